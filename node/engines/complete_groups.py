@@ -26,5 +26,9 @@ class CompleteGroups:
         groups = self._group[completions]
         return np.flatnonzero(np.isin(self._group, groups[self._missing[groups] == 0]))
 
+    @property
+    def count(self) -> int:
+        return int((self._missing == 0).sum())
+
     def suffice(self) -> bool:
-        return self._enough is not None and self._enough(int((self._missing == 0).sum()))
+        return self._enough is not None and self._enough(self.count)

@@ -21,10 +21,7 @@ from node.learner.gradient_passes import GradientPass, GradientPasses
 from node.learner.influence.shares import mass
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.forward import Network
-from node.learner.objective.loss import (
-    BatchTotals,
-    divisor_of,
-)
+from node.learner.objective.loss import BatchTotals, divisor_of
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
 from node.learner.objective.report import ObjectiveReport

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import http.client
-import os
 import random
 import socket
 import subprocess
@@ -33,6 +32,7 @@ from node.supervision.children import ChildSpec
 from node.supervision.supervisor import Supervisor
 from protocol.messages import Heartbeat, TaskSuccess
 from scripts import REPOSITORY
+from scripts.bench.common.processor_time import cpu_seconds
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.simulated_node import SimulatedNode
 from swarm import api
@@ -44,7 +44,6 @@ TASKS = ("add", "sort", "count", "reverse", "spell")
 MODELS = 12
 SETTLE_SECONDS = 5.0
 PAST_ROUNDS = 3000
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -136,12 +135,6 @@ def wait_until_known(port: int, peers: int) -> None:
         finally:
             connection.close()
         time.sleep(0.2)
-
-
-def cpu_seconds(pid: int) -> float:
-    """Returns the processor time of a process so far, user and system."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
 class Silent:

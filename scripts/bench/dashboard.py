@@ -23,8 +23,9 @@ import time
 
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from scripts.bench.api_peers import cpu_seconds, started_supervisor, wait_until_known
+from scripts.bench.api_peers import started_supervisor, wait_until_known
 from scripts.bench.common.browser import barriers, opened_browser, pixels_beyond, requests_elsewhere, set_screen
+from scripts.bench.common.processor_time import cpu_seconds
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 
 SETTLE_SECONDS = 3.0  # until the page has all it asked for

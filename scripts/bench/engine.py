@@ -35,11 +35,10 @@ from typing import Final
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from node.configuration import PolicySection
-from node.engines.engine import Sampling
 from node.engines.torch import TorchEngine
 from node.engines.vllm_backend.environment import environment_at
 from node.policy.policy import Policy
@@ -50,10 +49,11 @@ from scripts.bench.common.compute_process import ensure_compute_environment
 from scripts.bench.common.draft_decoding import SHAPES as DRAFT_SHAPES
 from scripts.bench.common.draft_decoding import measure_drafts
 from scripts.bench.common.early_rounds import measure_early
-from scripts.bench.common.generation_turns import COMPLETIONS, GenerateOnce, Workload, measure, vllm_round
+from scripts.bench.common.generation_turns import COMPLETIONS, GenerateOnce, Workload, engine_round, measure, vllm_round
 from scripts.bench.common.group_decoding import GroupShape, measure_groups
 from scripts.bench.common.published_shapes import SHAPES
 from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.small_qwen3 import small_qwen3
 from scripts.bench.contenders.vllm_contender import vllm_worker
 
 CHARACTERS: Final = 98  # and <pad>, <eos>: a vocabulary of 100
@@ -67,19 +67,7 @@ PROMPTS: Final = 16
 
 def save_model(folder: Path) -> None:
     """Writes the tiny model and its character tokenizer."""
-    config = Qwen3Config(
-        vocab_size=CHARACTERS + 2,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-        pad_token_id=0,
-        eos_token_id=1,
-    )
+    config = small_qwen3(vocabulary=CHARACTERS + 2, layers=4, hidden=128, heads=4, kv_heads=2, positions=1024, eos_id=1)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]  # transformers
     model.save_pretrained(folder)
@@ -115,15 +103,7 @@ def starling_round(work: Workload) -> GenerateOnce:
     policy = Policy.load(PolicySection(model=str(work.folder), device="cpu", dtype="float32"))
     if work.eos_id is None:
         policy = replace(policy, tokens=endless_tokens(work.folder))
-    engine = TorchEngine(policy, rows=PROMPTS * COMPLETIONS, seed=0)
-
-    def run() -> float:
-        began = time.perf_counter()
-        samples = engine.generate(work.requests(), Sampling())
-        seconds = time.perf_counter() - began
-        return work.wanted([s.token_ids.tolist() for group in samples for s in group]) / seconds
-
-    return run
+    return engine_round(work, TorchEngine(policy, rows=PROMPTS * COMPLETIONS, seed=0))
 
 
 def transformers_round(work: Workload) -> GenerateOnce:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from scripts.experiments import family
-from scripts.experiments.family import AVERAGED, EVERY, LEARNER, LEARNING_RATE, NODES, NONE, ROUNDS, success
+from scripts.experiments.family import AVERAGED, EVERY, LEARNER, LEARNING_RATE, NODES, NONE, ROUNDS
 from scripts.experiments.harness.experiment import (
     Condition,
     Experiment,
@@ -26,6 +26,7 @@ from scripts.experiments.harness.skills import SKILLS
 from scripts.experiments.models import STUDENT
 from scripts.experiments.reports.intervals import Estimate, estimate
 from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
+from scripts.experiments.reports.success import mean_success
 
 RANK: Final = 8
 RATE: Final = 10 * LEARNING_RATE  # as an automatic learning rate is ten times that of whole weights
@@ -95,7 +96,7 @@ Results = Mapping[str, Sequence[RunResult]]
 
 def gain(results: Results, name: str, base: str, rounds: int) -> dict[int, float]:
     """Returns by how much more ``name`` succeeds at the end than ``base``, for each seed that both have."""
-    ours, theirs = ({run.seed: success(run, rounds) for run in results.get(each, ())} for each in (name, base))
+    ours, theirs = ({run.seed: mean_success(run, rounds) for run in results.get(each, ())} for each in (name, base))
     return {seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())}
 
 
@@ -112,7 +113,7 @@ def rows(results: Results, rounds: int) -> str:
     cells = [
         [
             name,
-            over_seeds(runs, lambda run: success(run, rounds)).text(),
+            over_seeds(runs, lambda run: mean_success(run, rounds)).text(),
             over_seeds(runs, family.last_apart).text(4),
             f"{over_seeds(runs, lambda run: over_nodes(run, lambda node: node.outer_steps)).mean:.1f}",
             f"{over_seeds(runs, lambda run: over_nodes(run, lambda node: node.averaging_bytes / 1e3)).mean:.0f}",

@@ -17,28 +17,26 @@ from typing import Final
 
 import msgspec
 
-from node.tasks.default_swarm import DEFAULT_TASKS
 from scripts.experiments.harness.experiment import (
     Condition,
     Experiment,
     Measuring,
     curve,
-    over_nodes,
     over_seeds,
     run_plan,
     seconds_a_run,
 )
-from scripts.experiments.harness.plans import NodeHistory, RunPlan, RunResult
+from scripts.experiments.harness.plans import RunPlan, RunResult
+from scripts.experiments.heterogeneous import MODELS, TASKS
 from scripts.experiments.reports.intervals import Estimate, paired, smoothed
 from scripts.experiments.reports.plots import line_plot
 from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
+from scripts.experiments.reports.success import effective_share, mean_success, member, member_success
 
 ROUNDS: Final = 80
 GROUPS: Final = 12  # own, and as many foreign ones; two for each task
 COMPLETIONS: Final = 4
-MODELS: Final = ("wren", "robin", "finch")
 ELSEWHERE: Final = "wren"  # the node whose engine differs
-TASKS: Final = tuple(task.name for task in DEFAULT_TASKS)
 MEASURING: Final = Measuring(times=1, prompts=50, samples=2)
 WINDOW: Final = 10
 
@@ -70,30 +68,13 @@ EXPERIMENT: Final = Experiment(
 Results = Mapping[str, Sequence[RunResult]]
 
 
-def success(node: NodeHistory, round_number: int) -> float:
-    """Returns the mean sampled success over all tasks."""
-    return statistics.fmean(node.measured(round_number).sampled.values())
-
-
-def member(result: RunResult, name: str) -> NodeHistory:
-    return next(node for node in result.nodes if node.name == name)
-
-
-def member_success(result: RunResult, name: str, round_number: int) -> float:
-    return success(member(result, name), round_number)
-
-
-def mean_success(result: RunResult, round_number: int) -> float:
-    return over_nodes(result, lambda node: success(node, round_number))
-
-
 def main_table(results: Results, rounds: int) -> str:
     header = ["condition", *MODELS, "mean", f"mean sampled reward, {ELSEWHERE}", f"effective sample share, {ELSEWHERE}"]
     start = next(iter(results.values()))
     rows = [["at the start", *_cells(start, 0), "", ""]]
     for condition, runs in results.items():
         reward = over_seeds(runs, lambda run: statistics.fmean(member(run, ELSEWHERE).reward))
-        share = over_seeds(runs, lambda run: _effective_share(member(run, ELSEWHERE)))
+        share = over_seeds(runs, lambda run: effective_share(member(run, ELSEWHERE)))
         rows.append([condition, *_cells(runs, rounds), reward.text(), share.text(4)])
     return table(header, rows)
 
@@ -101,11 +82,6 @@ def main_table(results: Results, rounds: int) -> str:
 def _cells(runs: Sequence[RunResult], round_number: int) -> list[str]:
     of_members = [over_seeds(runs, partial(member_success, name=n, round_number=round_number)).text() for n in MODELS]
     return [*of_members, over_seeds(runs, partial(mean_success, round_number=round_number)).text()]
-
-
-def _effective_share(node: NodeHistory) -> float:
-    known = [share for share in node.effective_sample_share if share is not None]
-    return statistics.fmean(known) if known else 0.0
 
 
 def differences(results: Results, condition: str, rounds: int) -> dict[str, Estimate]:

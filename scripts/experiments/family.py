@@ -32,6 +32,7 @@ from scripts.experiments.models import STUDENT
 from scripts.experiments.reports.intervals import Estimate, over_tokens, paired, smoothed
 from scripts.experiments.reports.plots import line_plot
 from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
+from scripts.experiments.reports.success import mean_success
 
 ROUNDS: Final = 80
 NODES: Final = {f"node-{letter}": STUDENT.key for letter in "abcd"}  # the name seeds a node's draws
@@ -102,11 +103,6 @@ EXPERIMENT: Final = Experiment(
 Results = Mapping[str, Sequence[RunResult]]
 
 
-def success(result: RunResult, after_rounds: int) -> float:
-    """Returns the sampled success on held-out prompts, mean of all skills and nodes."""
-    return over_nodes(result, lambda node: statistics.fmean(node.measured(after_rounds).sampled.values()))
-
-
 def budget_tokens(results: Results) -> int:
     """Returns the fewest tokens that a node of any run generated."""
     return min(sum(node.tokens) for runs in results.values() for run in runs for node in run.nodes)
@@ -128,7 +124,7 @@ def gains(results: Results, name: str, base: str, rounds: int) -> tuple[Estimate
         return None
     ours, theirs, tokens = results[name], results[base], budget_tokens(results)
     return (
-        paired([success(run, rounds) for run in ours], [success(run, rounds) for run in theirs]),
+        paired([mean_success(run, rounds) for run in ours], [mean_success(run, rounds) for run in theirs]),
         paired([reward(run, tokens) for run in ours], [reward(run, tokens) for run in theirs]),
     )
 
@@ -142,8 +138,8 @@ def rows(results: Results, rounds: int) -> str:
         cells.append(
             [
                 name,
-                over_seeds(runs, lambda run: success(run, 0)).text(),
-                over_seeds(runs, lambda run: success(run, rounds)).text(),
+                over_seeds(runs, lambda run: mean_success(run, 0)).text(),
+                over_seeds(runs, lambda run: mean_success(run, rounds)).text(),
                 over_seeds(runs, lambda run: reward(run, tokens)).text(),
                 f"{over_seeds(runs, lambda run: over_nodes(run, lambda node: sum(node.tokens))).mean:,.0f}",
                 over_seeds(runs, last_apart).text(4),

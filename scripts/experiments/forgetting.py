@@ -37,11 +37,11 @@ from scripts.experiments.reports.falls import (
     greatest_fall,
     mean_change,
     mean_reward,
-    mean_success,
 )
 from scripts.experiments.reports.intervals import Estimate, estimate, paired
 from scripts.experiments.reports.plots import line_plot
 from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
+from scripts.experiments.reports.success import mean_success
 
 ROUNDS: Final = 300  # alone
 TOGETHER: Final = 100

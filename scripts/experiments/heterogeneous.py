@@ -29,6 +29,7 @@ from scripts.experiments.harness.plans import NodeHistory, RunPlan, RunResult
 from scripts.experiments.reports.intervals import Estimate, paired, smoothed
 from scripts.experiments.reports.plots import line_plot
 from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
+from scripts.experiments.reports.success import effective_share, mean_success, member, member_success, success
 
 ROUNDS: Final = 80
 GROUPS: Final = 12  # own, and as many foreign ones; two for each task
@@ -82,11 +83,6 @@ EXPERIMENT: Final = Experiment(
 Results = Mapping[str, Sequence[RunResult]]
 
 
-def success(node: NodeHistory, round_number: int) -> float:
-    """Returns the mean sampled success over all tasks."""
-    return statistics.fmean(node.measured(round_number).sampled.values())
-
-
 def success_where_weak(node: NodeHistory, round_number: int) -> float:
     """Returns the same over the tasks that the node was weak on at the start."""
     weak = [name for name, share in node.measured(0).sampled.items() if share < WEAK]
@@ -98,14 +94,6 @@ def by_strength(results: Results) -> list[str]:
     nodes = [node for of_name in results.values() for result in of_name for node in result.nodes]
     starts = {name: statistics.fmean(success(n, 0) for n in nodes if n.name == name) for name in MODELS}
     return sorted(MODELS, key=lambda name: starts[name])
-
-
-def member(result: RunResult, name: str) -> NodeHistory:
-    return next(node for node in result.nodes if node.name == name)
-
-
-def member_success(result: RunResult, name: str, round_number: int) -> float:
-    return success(member(result, name), round_number)
 
 
 def final(results: Results, condition: str, name: str, rounds: int) -> list[float]:
@@ -124,11 +112,11 @@ def main_table(results: Results, rounds: int) -> str:
             *(over_seeds(start, partial(member_success, name=name, round_number=0)).text() for name in members),
         ]
     ]
-    rows[0] += [over_seeds(start, lambda r: over_nodes(r, lambda n: success(n, 0))).text()]
+    rows[0] += [over_seeds(start, partial(mean_success, round_number=0)).text()]
     rows[0] += [over_seeds(start, lambda r: over_nodes(r, lambda n: success_where_weak(n, 0))).text(), "", ""]
     for condition, runs in results.items():
         cells = [over_seeds(runs, partial(member_success, name=name, round_number=rounds)).text() for name in members]
-        cells.append(over_seeds(runs, lambda r: over_nodes(r, lambda n: success(n, rounds))).text())
+        cells.append(over_seeds(runs, partial(mean_success, round_number=rounds)).text())
         cells.append(over_seeds(runs, lambda r: over_nodes(r, lambda n: success_where_weak(n, rounds))).text())
         cells.append(over_seeds(runs, lambda r: over_nodes(r, lambda n: statistics.fmean(n.reward))).text())
         cells.append(over_seeds(runs, lambda r: over_nodes(r, effective_share)).text(2))
@@ -138,11 +126,6 @@ def main_table(results: Results, rounds: int) -> str:
 
 def _rank(members: Sequence[str], name: str) -> str:
     return " (weakest)" if name == members[0] else " (strongest)" if name == members[-1] else ""
-
-
-def effective_share(node: NodeHistory) -> float:
-    known = [share for share in node.effective_sample_share if share is not None]
-    return statistics.fmean(known) if known else 0.0
 
 
 def difference(results: Results, one: str, other: str, name: str, rounds: int) -> Estimate:

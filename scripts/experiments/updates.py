@@ -24,6 +24,7 @@ from scripts.experiments.language_model.averaging_run import AWAY_STEPS, BASE_ST
 from scripts.experiments.models import STUDENT
 from scripts.experiments.reports.intervals import Estimate, estimate
 from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
+from scripts.experiments.reports.success import mean_success
 
 ROUNDS: Final = 600
 REINFORCED_ROUNDS: Final = family.ROUNDS
@@ -200,7 +201,7 @@ def language_table(results: Language) -> str:
 
 def final_success(runs: Sequence[RunResult]) -> dict[int, float]:
     """Returns the success of each seed."""
-    return {run.seed: family.success(run, REINFORCED_ROUNDS) for run in runs}
+    return {run.seed: mean_success(run, REINFORCED_ROUNDS) for run in runs}
 
 
 def more_success(results: Reinforced, name: str, base: str) -> Estimate | None:

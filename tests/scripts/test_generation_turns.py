@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from scripts.bench.common.generation_turns import GenerateOnce, Workload, measure
-from scripts.bench.common.process_time import cpu_seconds, processes_of_group
+from scripts.bench.common.processor_time import cpu_seconds, processes_of_group
 
 
 def test_contenders_take_turns_in_alternating_order_and_the_first_round_does_not_count() -> None:

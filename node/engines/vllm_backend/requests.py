@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from node.engines.complete_groups import CompleteGroups
 from node.engines.resumption import SamplingStart
 from protocol.streams.engine_batches import HandOver, Sampled
 
@@ -21,11 +22,11 @@ class Completions:
         self._running: set[int] = set()
         self._token_ids: list[list[int]] = [[] for _ in owners]
         self._logps: list[list[float]] = [[] for _ in owners]
-        self._missing = np.bincount([start.request for start in owners], minlength=groups)  # of each group
+        self._groups = CompleteGroups(None, starts, groups)
 
     @property
     def complete_groups(self) -> int:
-        return int((self._missing == 0).sum())
+        return self._groups.count
 
     @property
     def running(self) -> frozenset[int]:
@@ -48,11 +49,8 @@ class Completions:
         self._logps[number].extend(logps)
         if ended:
             self._running.remove(number)
-            group = self._owners[number].request
-            self._missing[group] -= 1
-            if not self._missing[group]:
-                for each in (n for n, start in enumerate(self._owners) if start.request == group):
-                    self._hand_over(each, self._taken(each))
+            for each in self._groups.ended(np.array([number])).tolist():
+                self._hand_over(each, self._taken(each))
 
     def rest(self) -> list[Sampled]:
         """Tokens and log-probabilities of each, in the order of the starts; some may be empty, and those handed over

@@ -36,7 +36,7 @@ from protocol.weights.compressed_weights import decode_compressed
 from protocol.weights.dense_weights import open_dense
 from scripts.bench.common.averaging_round import AveragingRound, sent_bytes
 from scripts.bench.common.averaging_weights import weights_of
-from scripts.bench.common.processor_time import processor_seconds
+from scripts.bench.common.processor_time import with_descendants_seconds
 from scripts.bench.common.slow_network import SlowPeer
 from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.api import KnownPartners
@@ -128,11 +128,11 @@ def _round(
 
     pending = [learners.submit(learner, process, own) for process, own in zip(swarm, replicas, strict=True)]
     processes = [os.getpid(), *(process.process.pid for process in swarm)]
-    before_bytes, before_seconds = sent_bytes(places), processor_seconds(processes)
+    before_bytes, before_seconds = sent_bytes(places), with_descendants_seconds(processes)
     go.wait()
     began = time.monotonic()
     results = [each.result() for each in pending]
-    taken_seconds = processor_seconds(processes) - before_seconds
+    taken_seconds = with_descendants_seconds(processes) - before_seconds
     bytes_sent = sent_bytes(places) - before_bytes
     _check(rule, replicas, [process.client.status().peer for process in swarm], results)
     ended = max(each.ended for each in results)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM
 
 from node.compute_environment import compute_environment
 from node.configuration import Config, EngineSection, LearnerSection, PolicySection
@@ -40,6 +40,7 @@ from node.tasks.task import Prompt
 from protocol.messages import PromptRef
 from scripts.bench.common.processor_share import processor_shares
 from scripts.bench.common.reporting import Figure
+from scripts.bench.common.small_qwen3 import small_qwen3
 
 PROMPT_TOKENS: Final = 32
 ANSWER_TOKENS: Final = 96
@@ -75,19 +76,10 @@ class EvenLetters:
 def write_model(folder: Path, vocabulary: int) -> None:
     """Replaces the model in ``folder``, whose tokenizer stays."""
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=HIDDEN,
-        intermediate_size=3 * HIDDEN,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=HIDDEN // 4,
-        max_position_embeddings=PROMPT_TOKENS + ANSWER_TOKENS,
-        tie_word_embeddings=True,
-        pad_token_id=0,
-        eos_token_id=1,
-    )
+    config = small_qwen3(
+        vocabulary=vocabulary, layers=LAYERS, hidden=HIDDEN, heads=4, kv_heads=2,
+        positions=PROMPT_TOKENS + ANSWER_TOKENS, eos_id=1,
+    )  # fmt: skip
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)  # type: ignore[no-untyped-call]
 
 

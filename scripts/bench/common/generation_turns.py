@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from node.engines.engine import GenerationRequest
+from node.engines.engine import Engine, GenerationRequest, Sampling
 from scripts.bench.common.busy import busy_processes
 from scripts.bench.contenders.vllm_contender import VllmWorker
 
@@ -43,6 +44,16 @@ class Workload:
             kept = row[: self.limits[index // COMPLETIONS]]
             total += kept.index(self.eos_id) + 1 if self.eos_id in kept else len(kept)
         return total
+
+
+def engine_round(work: Workload, engine: Engine) -> GenerateOnce:
+    def run() -> float:
+        began = time.perf_counter()
+        samples = engine.generate(work.requests(), Sampling())
+        seconds = time.perf_counter() - began
+        return work.wanted([s.token_ids.tolist() for group in samples for s in group]) / seconds
+
+    return run
 
 
 def vllm_round(work: Workload, worker: VllmWorker) -> GenerateOnce:

@@ -28,6 +28,7 @@ from node.engines.torch import TorchEngine
 from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
 from scripts.bench.common.reporting import Figure
+from scripts.bench.common.small_qwen3 import small_qwen3
 
 COMPLETIONS: Final = 8
 LAYOUTS: Final = {"own": False, "shared": True}
@@ -49,19 +50,10 @@ class GroupShape:
     answer_tokens: int
 
     def config(self, vocabulary: int) -> Qwen3Config:
-        return Qwen3Config(
-            vocab_size=vocabulary,
-            hidden_size=self.hidden,
-            intermediate_size=3 * self.hidden,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.kv_heads,
-            head_dim=self.hidden // self.heads,
-            max_position_embeddings=self.prompt_tokens + self.answer_tokens,
-            tie_word_embeddings=True,
-            pad_token_id=0,
-            eos_token_id=None,
-        )
+        return small_qwen3(
+            vocabulary=vocabulary, layers=self.layers, hidden=self.hidden, heads=self.heads, kv_heads=self.kv_heads,
+            positions=self.prompt_tokens + self.answer_tokens, eos_id=None,
+        )  # fmt: skip
 
     def requests(self, vocabulary: int, answer_tokens: int) -> list[GenerationRequest]:
         random = np.random.default_rng(0)

@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 from node.compute_environment import THREAD_VARIABLES
-from node.engines.engine import Engine, Sampling
 from node.engines.vllm_backend.environment import environment_at
-from scripts.bench.common.generation_turns import GenerateOnce, Workload, measure, vllm_round
+from scripts.bench.common.generation_turns import GenerateOnce, engine_round, measure, vllm_round
 from scripts.bench.common.model_shapes import write_model
-from scripts.bench.common.process_time import cpu_seconds, processes_of_group
+from scripts.bench.common.processor_time import cpu_seconds, processes_of_group
 from scripts.bench.common.reporting import Figure
 from scripts.bench.common.vllm_node import node_on_vllm, workload_in
 from scripts.bench.contenders.vllm_contender import vllm_worker
@@ -43,7 +41,7 @@ def measure_protocol(folder: Path, shape: str, layers: int | None, threads: int,
         node_on_vllm(work.folder, threads, folder / "home") as ours,
     ):
         own_processes = [os.getpid(), ours.process]
-        behind = Timed(_generation(work, ours.engine), lambda: own_processes)
+        behind = Timed(engine_round(work, ours.engine), lambda: own_processes)
         alone = Timed(vllm_round(work, theirs), lambda: processes_of_group(theirs.process.pid))
         speeds = measure({"behind the protocol": behind, "vllm": alone}, rounds, busy=0)
     spent = {"behind the protocol": behind.seconds_a_round, "vllm": alone.seconds_a_round}
@@ -74,13 +72,3 @@ class Timed:
     def seconds_a_round(self) -> float:
         """The median over all rounds but the first, which nothing counts."""
         return statistics.median(self._seconds[1:])
-
-
-def _generation(work: Workload, engine: Engine) -> GenerateOnce:
-    def run() -> float:
-        began = time.perf_counter()
-        samples = engine.generate(work.requests(), Sampling())
-        seconds = time.perf_counter() - began
-        return work.wanted([s.token_ids.tolist() for group in samples for s in group]) / seconds
-
-    return run

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from scripts import REPOSITORY
 from scripts.bench.common.averaging_round import AveragingRound, sent_bytes
-from scripts.bench.common.processor_time import processor_seconds
+from scripts.bench.common.processor_time import with_descendants_seconds
 from scripts.bench.common.slow_network import SlowPeer
 from scripts.bench.contenders.hivemind_environment import HIVEMIND_PYTHON
 
@@ -84,12 +84,12 @@ def _round(
     for peer in peers:
         peer.receive()
     processes = [peer.pid for peer in peers]
-    before_bytes, before_seconds, began = sent_bytes(places), processor_seconds(processes), time.monotonic()
+    before_bytes, before_seconds, began = sent_bytes(places), with_descendants_seconds(processes), time.monotonic()
     for peer in peers:
         peer.send("go")
     for peer in peers:
         peer.receive()
-    seconds, taken_seconds = time.monotonic() - began, processor_seconds(processes) - before_seconds
+    seconds, taken_seconds = time.monotonic() - began, with_descendants_seconds(processes) - before_seconds
     bytes_sent = sent_bytes(places) - before_bytes
     for peer in peers:
         peer.send("check")

@@ -50,11 +50,6 @@ def greatest_fall(
     )
 
 
-def mean_success(result: RunResult, round_number: int) -> float:
-    """Returns the mean success over all models and tasks."""
-    return statistics.fmean(statistics.fmean(node.measured(round_number).sampled.values()) for node in result.nodes)
-
-
 def mean_reward(result: RunResult, rounds: slice) -> float:
     """Returns the mean reward of the own completions of these rounds: the area under its curve."""
     return statistics.fmean(statistics.fmean(node.reward[rounds]) for node in result.nodes)
