@@ -10,10 +10,10 @@ drafter-invariant speculative decoding, arXiv 2408.07978). The one that held mor
 
 q is what followed the contexts (``cpu_contexts``). A place in an answer is how many tokens the answer has, and the
 length and the first tokens of its prompt. The features are v itself at this place; where v stands in the prompt, from
-its end, at this place; and whether all of v's occurrences in the prompt are used up, after the answer's newest token or
-at this place, whatever the prompt's length. So a task whose answers take up the prompt's parts is learnt, also for
-prompts that were never seen. The weights are AdaGrad's (Duchi, Hazan, Singer 2011), of whose sums the oldest squares
-fade, since the model changes.
+its end, at this place; whether all of v's occurrences in the prompt are used up, after the answer's newest token or at
+this place, whatever the prompt's length; and how many of the newest tokens v follows in the prompt. So a task whose
+answers take up the prompt's parts is learnt, also for prompts that were never seen. The weights are AdaGrad's (Duchi,
+Hazan, Singer 2011), of whose sums the oldest squares fade, since the model changes.
 
 How likely a guess is to hold is measured: each token that is sampled is compared with both guesses, which are counted
 by class: the guess's share of r, and how far u is from the ends of its interval. Old counts fade.
@@ -39,6 +39,7 @@ LENGTH, ANSWERED, HEAD = range(3)  # of a row: its prompt's tokens, its answer's
 _HEAD_TOKENS: Final = 2
 _CANDIDATES: Final = 40  # tokens of r
 _FEATURES: Final = 8  # of a token
+_ALIKE: Final = 3  # newest tokens that are looked for in the prompt
 _FLOOR: Final = 1e-3  # ε
 _DRAWN_CLASSES: Final = 16  # where those drawn by u begin
 _FADES_AT = np.float32(1000)  # a class's guesses; then its counts are halved
@@ -199,17 +200,27 @@ def _place(facts: Array) -> Any:
 @njit(nogil=True, cache=True)
 def _features(token: int, tail: Array, parts: Array, facts: Array, features: Array) -> int:
     number, use = 0, 0  # 0: not in the prompt, 1: used up, 2: not used up
+    follows = 0  # how many of the newest tokens it follows in the prompt
     for place in range(PROMPT_TOKENS):
         if parts[0, place] != token:
             continue
         use = max(use, 2 - parts[1, place])
-        if number < _FEATURES - 3:
+        alike = 0
+        while (
+            alike < _ALIKE
+            and place + 1 + alike < PROMPT_TOKENS
+            and parts[0, place + 1 + alike] == tail[LONGEST_ORDER - 1 - alike]
+        ):
+            alike += 1
+        follows = max(follows, alike)
+        if number < _FEATURES - 4:
             features[number] = _feature(facts[HEAD], facts[LENGTH], facts[ANSWERED], place)
             number += 1
     features[number] = _feature(tail[LONGEST_ORDER - 1], use, -1, -1)
     features[number + 1] = _feature(facts[HEAD], facts[ANSWERED], use, -2)
     features[number + 2] = _feature(_place(facts), token, -3, -3)
-    return number + 3
+    features[number + 3] = _feature(facts[HEAD], follows, -4, -4)
+    return number + 4
 
 
 @njit(nogil=True, cache=True)

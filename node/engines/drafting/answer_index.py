@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from node.kernels.cpu_contexts import ENTRY_NUMBERS, LONGEST_ORDER
 from node.kernels.cpu_drafts import CLASSES, FEATURE_WEIGHTS, PROMPT_TOKENS, begin, learn_answer
 
-ENTRIES: Final = 1 << 18  # 64 bytes each; an answer takes up to five for each of its tokens, and replaces older ones
+ENTRIES: Final = 1 << 18  # 64 bytes each; an answer takes up to six for each of its tokens, and replaces older ones
 ANSWERS_WAITING: Final = 4096  # the newest of those that came since the last call of the engine
 
 Ints = NDArray[np.int64]

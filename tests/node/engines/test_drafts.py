@@ -192,9 +192,12 @@ class Guesses:
         take(tokens, numbers, np.array([len(answer)]), *self.states.first(1), index.table, index.weights, index.counts)
 
     def after(self, prompt: list[int], uniforms: list[float], most: int = 8) -> list[int]:
+        self.states.begin(0, prompt)
+        return self.next(uniforms, most)
+
+    def next(self, uniforms: list[float], most: int = 8) -> list[int]:
         index, room = self.index, np.zeros((1, 8), dtype=np.int64)
         numbers, chances = np.resize(np.array(uniforms), (8, 1)), np.zeros((1, 8))
-        self.states.begin(0, prompt)
         learnt = index.table, index.weights, index.counts
         propose(numbers, np.array([most]), np.array([END]), 0.05, *self.states.first(1), *learnt, room, chances)
         assert (np.diff(chances[0]) <= 0).all()
@@ -221,6 +224,20 @@ def test_answers_that_take_up_their_prompts_in_reverse_are_guessed_for_prompts_n
         guesses.learn([3, 4, *word, 6], [*word[::-1], END])
     right = [guesses.after([3, 4, *word, 6], [GREEDY]) == word[::-1] for word in words[400:]]
     assert sum(right) >= 18
+
+
+def test_answers_that_copy_a_part_of_their_prompts_are_guessed_once_the_part_has_begun() -> None:
+    guesses, random = Guesses(), np.random.default_rng(4)
+    texts = [random.integers(20, 1000, random.integers(12, 20)).tolist() for _ in range(320)]
+    for text in texts[:300]:
+        begins = random.integers(2, len(text) - 6)
+        guesses.learn([3, 4, *text], [*text[begins : begins + 6], END])
+    guessed = 0
+    for text in texts[300:]:
+        guesses.states.begin(0, [3, 4, *text])
+        guesses.take(text[4:6], [GREEDY, GREEDY])
+        guessed += guesses.next([GREEDY])[:2] == text[6:8]
+    assert guessed >= 18
 
 
 def test_random_answers_are_hardly_guessed() -> None:
