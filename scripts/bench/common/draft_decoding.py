@@ -31,6 +31,7 @@ from typing import Final
 import numpy as np
 
 from node.configuration import Config, EngineSection, LearnerSection, PolicySection
+from node.engines.cache_size import ROW_MULTIPLE
 from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sample, Sampling
 from node.engines.torch import TorchEngine
 from node.events import RoundDone
@@ -272,7 +273,7 @@ def measure_drafts(folder: Path, shapes: Sequence[str], rounds: int, training_ro
 
 def _figures(title: str, result: Contest, engine: TorchEngine, bar: str | None = None) -> list[Figure]:
     assert engine.drafting is not None
-    counts = engine.drafting.counts
+    counts, seconds = engine.drafting.counts, engine.drafting.seconds
     held = counts.held / counts.guesses if counts.guesses else 0.0
     ratios = ", ".join(f"{clock} × {result.ratio(clock):.3f}" for clock in CLOCKS)
     equal = f"{result.equal} of {result.samples} samples equal"
@@ -284,5 +285,14 @@ def _figures(title: str, result: Contest, engine: TorchEngine, bar: str | None =
         Figure(f"{title}: with / without", result.ratio("wall"), "×", "higher", bar),
         Figure(f"{title}: the same, CPU time", result.ratio("CPU"), "×", "higher"),
         Figure(f"{title}: guesses that held", held, "", "higher"),
+        *(
+            Figure(
+                f"{title}: a pass of {size * ROW_MULTIPLE} positions, against 8",
+                seconds.of(size) / seconds.of(1),
+                "×",
+                "lower",
+            )
+            for size in (2, 4, 8)
+        ),
         Figure(f"{title}: equal samples", result.equal / result.samples, "", "higher", "1"),
     ]
