@@ -83,7 +83,6 @@ class UpdateSum(ReplicaRule):
         unsent_kept: float,
         kept: int = 64,
         budget: float | None = None,
-        fades: bool = False,
         latest: int = 0,
         lost: float = 0.0,
         mended: bool = True,
@@ -92,12 +91,10 @@ class UpdateSum(ReplicaRule):
         step."""
         super().__init__(weights, count, random)
         self._pace, self._unsent_kept, self._kept, self._budget = pace, unsent_kept, kept, budget
-        self._fades = fades
         self._latest, self._lost, self._mended = latest, lost, mended
         base = self.flat(weights)
         self.sums = [base.clone() for _ in range(count)]  # φ
         self._unsent = [torch.zeros_like(base) for _ in range(count)]  # e
-        self._in_theta = [0.0] * count  # κ of the last step
         self._coming: list[list[tuple[int, SentUpdate]]] = [[] for _ in range(count)]  # (due, update) by receiver
         self._steps = 0
 
@@ -114,7 +111,7 @@ class UpdateSum(ReplicaRule):
     def send(self, number: int, theta: Weights, live: int) -> SentUpdate:
         """Makes a replica's update, and keeps what it has no room for."""
         unsent, away = self._unsent[number], self.flat(theta) - self.sums[number]
-        unsent.mul_(1.0 - self._in_theta[number])  # θ - φ contains the rest already
+        unsent.mul_(1.0 - self._unsent_kept)  # θ - φ contains the rest already
         kept = self._kept
         if self._budget is not None:
             kept = kept_within(self.layout, self._budget / max(1, live - 1))
@@ -143,10 +140,7 @@ class UpdateSum(ReplicaRule):
 
     def _own(self, number: int) -> Weights:
         """Returns the weights that a replica goes on from."""
-        self._in_theta[number] = self._unsent_kept
-        if self._fades:
-            self._in_theta[number] *= (1 - self._kept / CHUNK_ELEMENTS) ** self._steps
-        flat = torch.add(self.sums[number], self._unsent[number], alpha=self._in_theta[number])
+        flat = torch.add(self.sums[number], self._unsent[number], alpha=self._unsent_kept)
         parts = zip(self.layout.tensors, torch.split(flat, list(self.layout.sizes)), strict=True)
         return {name: part.view(shape) for (name, shape), part in parts}
 
