@@ -1,4 +1,4 @@
-"""Averaging whole models with one partner in a fiftieth of the bytes: SparseLoCo's update and a slice of the weights.
+"""Averaging whole models with one partner in 1/25 of the bytes: SparseLoCo's update and a slice of the weights.
 
 For replicas i and j, φ outer weights, θ weights after the inner steps, e what has not been sent yet:
 
@@ -27,8 +27,8 @@ scaled down to that, tensor by tensor; only then do the two sides differ in u. A
 element moves by more than a quarter of the partner's range, and never away from the φ̂_j that it decodes.
 
 Departures: SparseLoCo keeps one φ for all and sends to all; here each replica has its own. It has κ = 0, ours is 1. Its
-residual decays by β = 0.95 a step; ours does not, because an element is sent about every sixty steps and would lose
-most of its value until then. If one side commits and the other, which is very unlikely, does not
+residual decays by β = 0.95 a step; ours does not, because an element is sent every sixteen steps or less often, and
+would lose much of its value until then. If one side commits and the other, which is very unlikely, does not
 (``swarm.averaging.pairing``), the second's update is sent twice, once as c and once in a later Δ.
 """
 
@@ -65,9 +65,9 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class CompressedConstants:
-    """0.0186 bytes a parameter for the update, 0.0208 for the slice: 1/50 of bf16 together."""
+    """0.0584 bytes a parameter for the update, 0.0208 for the slice: 1/25 of bf16 together."""
 
-    kept: int = 64  # k, of every 4096
+    kept: int = 256  # k, of every 4096
     residual_decay: float = 1.0  # β
     unsent_kept: float = 1.0  # κ: the share of what is not sent yet that stays in θ
     outer_rate: float = 1.0  # α

@@ -4,7 +4,7 @@
     averaged    the partner's blob                                       →  the state after one outer step
     moved       the state, and what was learnt since the offer           →  θ
 
-``DenseRule`` sends θ in bf16 and takes NoLoCo's step (``noloco``); ``CompressedRule`` sends a fiftieth of it
+``DenseRule`` sends θ in bf16 and takes NoLoCo's step (``noloco``); ``CompressedRule`` sends 1/25 of it
 (``compressed``). The two modules have the same functions: ``begin``, ``outer_step``, ``snapshot``, ``restore``.
 
 Guarantees: neither rule writes to what it is given, so that an offer without a result leaves no trace, not in a

@@ -42,9 +42,9 @@ BUDGET: Final = 0.1  # bytes a parameter and outer step: 1/20 of dense bf16
 KEPT, DENSER = "unsent kept", f"{MORE} of 4096"
 PAIRS: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {
     "pairs, unsent undone": ("θ ← φ, 64 of 4096: a node until now", {"kept": 64, "unsent_kept": 0.0}),
-    f"pairs, {KEPT}": ("θ ← φ + e, 64 of 4096: a node from now on", {"kept": 64, "unsent_kept": 1.0}),
+    f"pairs, {KEPT}": ("θ ← φ + e, 64 of 4096", {"kept": 64, "unsent_kept": 1.0}),
     f"pairs, unsent undone, {DENSER}": ("θ ← φ", {"kept": MORE, "unsent_kept": 0.0}),
-    f"pairs, {KEPT}, {DENSER}": ("θ ← φ + e", {"kept": MORE, "unsent_kept": 1.0}),
+    f"pairs, {KEPT}, {DENSER}": ("θ ← φ + e: a node from now on", {"kept": MORE, "unsent_kept": 1.0}),
 }
 SUMS: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {
     f"sum, unsent {'kept' if kappa else 'undone'}": (

@@ -76,7 +76,7 @@ def test_the_step_is_the_formula() -> None:
         for state, offered in ((one, plus(one.outer, learnt)), (other, plus(other.outer, theirs_learnt))):
             residual = np.zeros(base[name].numel(), np.float32)
             change = (offered[name] - state.outer[name]).reshape(-1).numpy()
-            both.append(sparsify.sparsify(residual, change, decay=1.0, kept=64))
+            both.append(sparsify.sparsify(residual, change, decay=1.0, kept=USUAL.kept))
             residuals.append(residual)
         expected = one.outer[name].reshape(-1).numpy().astype(np.float64)
         total, senders = np.zeros((2, len(expected)))
@@ -212,12 +212,12 @@ def test_what_was_learnt_is_sent_once_whatever_share_of_the_rest_stays_in_the_we
         torch.testing.assert_close(theta[name], state.outer[name] + kappa * state.residual[name])
 
 
-def test_an_exchange_takes_a_fiftieth_of_bf16() -> None:
+def test_an_exchange_takes_less_than_a_twentieth_of_bf16() -> None:
     big = {"matrix": torch.randn(1024, 1024), "bias": torch.randn(1024)}
     state = compressed.begin(big)
     offered = {name: tensor + 0.01 * torch.randn(tensor.shape) for name, tensor in big.items()}
     parameters = sum(tensor.numel() for tensor in big.values())
-    assert 2 * parameters / len(compressed.make_offer(state, offered, 0, USUAL).blob) >= 50
+    assert 2 * parameters / len(compressed.make_offer(state, offered, 0, USUAL).blob) >= 25
 
 
 def test_a_checkpoint_gives_the_state_back() -> None:

@@ -396,7 +396,7 @@ def test_a_compressed_exchange_that_fails_leaves_the_residual_and_the_next_one_s
     node.state.round, swarm.theirs = 163, good
     assert any(node.rounds(2))
     told = decode_compressed(swarm.blobs[-1], LAYOUT)
-    assert [len(sent.values) for sent in told.update] == [1, 1, 1]  # 64 of 4096, at least one of each
+    assert [len(sent.values) for sent in told.update] == [1, 1, 1]  # 256 of 4096, at least one of each
     assert began is not None
     expected = CompressedRule().offer(own, began, afresh=False, random=Random(0)).averaged(memoryview(good), 1.0)
     assert digest(node.parameters) == digest(moved(own, own, expected.state))
