@@ -12,8 +12,8 @@ Dense NoLoCo sends θ_j, which contains everything that j has learnt from anyone
 learnt since their last steps and nothing of a partner's partners, so the φ of replicas that met others drift apart; the
 slice pulls them together. With κ = 1 what an update has no room for stays in θ, and so in the next Δ: an outer step
 undoes nothing that a node has learnt, however rarely it comes. With κ = 0, as in SparseLoCo, it is undone until it is
-sent: replicas then stay closer together, but a run of few outer steps loses most of what it learns
-(``docs/experiments/updates.md``). ``docs/experiments/averaging.md`` gives the figures for a slice and for three bits.
+sent: replicas then stay a little closer together, and gain less from few outer steps (``docs/experiments/unsent.md``,
+also for k). ``docs/experiments/averaging.md`` gives the figures for a slice and for three bits.
 
 The slice's step δ is, for each tensor, the root mean square of the recent distances between partners' slices and our φ,
 so that its range of eight steps is ± four such distances. Distances beyond the range look like uniform noise, which is
