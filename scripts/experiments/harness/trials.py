@@ -1,16 +1,20 @@
 """What an experiment tries that no node does: named in a plan's ``trial``, applied to the nodes of one run.
 
 ``first_factors``: "own" draws an adapter's A from each node's name, not from the family; "frozen" never trains it.
+``compressed``: averaging in few bytes with these constants instead of the node's.
 ``update_sum``: all nodes add each other's sparse updates every so many rounds, with these settings of ``UpdateSum``.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any
 
+from node.averaging import rules
 from node.learner.optimizer import MasterAdamW
 from node.policy.first_factors import draw_first_factors, is_first_factor
 from node.policy.policy import Policy
@@ -28,6 +32,16 @@ def change_first_factors(policy: Policy, name: str, how: str) -> None:
                 parameter.requires_grad_(False)
     else:
         raise ValueError(f"no trial of first factors is called {how!r}")
+
+
+@contextmanager
+def other_compressed_constants(settings: Mapping[str, Any]) -> Iterator[None]:
+    before = rules.COMPRESSED
+    rules.COMPRESSED = replace(before, **settings)  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        rules.COMPRESSED = before  # type: ignore[misc]
 
 
 class SharedUpdates:
