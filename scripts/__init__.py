@@ -5,7 +5,11 @@ Each is a module that runs from the root of the repository: ``python -m scripts.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
+
+# It warns on some processors of a kernel that nobody asked for: ``node.compute_environment.importing_libraries``.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)

@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any, Final
 
+from node.averaging.rules import COMPRESSED as COMPRESSED_CONSTANTS
 from scripts.experiments import family
 from scripts.experiments.averaging import BATCH, EVERY, FAST_RATE, LEARNING_RATE
 from scripts.experiments.family import AVERAGED, COMPRESSED, NONE
@@ -37,14 +38,20 @@ from scripts.experiments.updates import (
     reinforced_table,
 )
 
-MORE: Final = 256  # elements of 4096
+MORE: Final = (192, 256)  # elements of 4096
 BUDGET: Final = 0.1  # bytes a parameter and outer step: 1/20 of dense bf16
-KEPT, DENSER = "unsent kept", f"{MORE} of 4096"
+KEPT: Final = "unsent kept"
 PAIRS: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {
     "pairs, unsent undone": ("θ ← φ, 64 of 4096: a node until now", {"kept": 64, "unsent_kept": 0.0}),
     f"pairs, {KEPT}": ("θ ← φ + e, 64 of 4096", {"kept": 64, "unsent_kept": 1.0}),
-    f"pairs, unsent undone, {DENSER}": ("θ ← φ", {"kept": MORE, "unsent_kept": 0.0}),
-    f"pairs, {KEPT}, {DENSER}": ("θ ← φ + e: a node from now on", {"kept": MORE, "unsent_kept": 1.0}),
+    "pairs, unsent undone, 256 of 4096": ("θ ← φ", {"kept": 256, "unsent_kept": 0.0}),
+    **{
+        f"pairs, {KEPT}, {kept} of 4096": (
+            "θ ← φ + e" + (": a node from now on" if kept == COMPRESSED_CONSTANTS.kept else ""),
+            {"kept": kept, "unsent_kept": 1.0},
+        )
+        for kept in MORE
+    },
 }
 SUMS: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {
     f"sum, unsent {'kept' if kappa else 'undone'}": (
