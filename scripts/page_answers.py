@@ -34,7 +34,7 @@ from node.api.types import (
     SamplesAnswer,
     TaskGain,
 )
-from node.events import DeviceUsage, Fault, Loading, RoundDone
+from node.events import DeviceUsage, DonorShare, DonorsShared, Fault, Loading, RoundDone
 from scripts.bench.common.simulated_node import ROUND_SECONDS, SimulatedNode
 
 State = Literal["starting", "alone", "running", "ended"]
@@ -127,7 +127,28 @@ def status_of(status: NodeStatus, state: State, now_seconds: float) -> NodeStatu
         because = "no address is known: no --peer, and nobody on the local network; it looks again in 28 s"
         swarm = replace(status.swarm, alone_because=because, connected_peers=0)
         return replace(status, averaged=None, swarm=swarm)
-    return status
+    return replace(status, donors=donors_of(now_seconds))
+
+
+def donors_of(now_seconds: float) -> DonorsShared:
+    """Two donors: one generates half of a round, the other one was lost in it."""
+    attic = DonorShare(
+        peer="12D3KooWAttic",
+        name="attic",
+        state="generated",
+        groups=8,
+        groups_done=7,
+        tokens=9_120,
+        tokens_per_second=2_310.0,
+        share=0.48,
+        setup_seconds=1.9,
+        tokens_total=812_300,
+        because="",
+    )
+    cellar = replace(attic, peer="12D3KooWCellar", name="", state="lost", groups=4, tokens=0, because="cut off")
+    return DonorsShared(
+        time_seconds=now_seconds, groups=16, own_groups=4, tokens=19_000, seconds=4.1, donors=(attic, cellar)
+    )
 
 
 COMMAND = "starling up --peer /ip4/192.0.2.7/tcp/4001/p2p/12D3KooWQ8nSrY9vV6oZk1Jm3tB5cXwHq7Lf2DgPuEaRy4TsMzNb"

@@ -28,7 +28,7 @@ from swarm.exit_codes import exit_code_of
 from swarm.hosts.choosing import host_for
 from swarm.hosts.routers.home_router import HomeRouter
 from swarm.hosts.unwrapping import unwrapped
-from swarm.process_start import INPUT, first_line, leave_on_signal, membership_of
+from swarm.process_start import INPUT, first_line, keep_freed_memory, leave_on_signal, membership_of
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings, decode_settings
 from swarm.socket_server import serving
@@ -41,6 +41,7 @@ def main() -> NoReturn:
         settings = decode_settings(first_line())
         logging.basicConfig(level=settings.log_number, format="%(asctime)s %(levelname)s %(name)s %(message)s")
         settings.home_path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_freed_memory()
         with unwrapped():
             anyio.run(_run, settings, backend="trio")
     except StarlingError as error:

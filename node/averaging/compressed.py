@@ -1,16 +1,19 @@
-"""Averaging whole models with one partner in a fiftieth of the bytes: SparseLoCo's update and a slice of the weights.
+"""Averaging whole models with one partner in 1/25 of the bytes: SparseLoCo's update and a slice of the weights.
 
 For replicas i and j, φ outer weights, θ weights after the inner steps, e what has not been sent yet:
 
-    Δ ← θ - φ;   e, c ← top-k of β e + Δ in two bits a value (``protocol.weights.sparsify``)   each node for itself
+    Δ ← θ - φ + β (1 - κ) e;   e, c ← top-k of Δ in two bits a value (``protocol.weights.sparsify``)  each for itself
     u = mean of c_i and c_j, at each index over those who sent it                         equal on both, to the bit
     φ_i ← φ_i + α u + γ (φ̂_j - φ_i) on partner j's slice of its φ
-    θ ← φ
+    θ ← φ + κ e
 
 The nodes exchange c and, in a few bits each, every ``stride``-th element of φ (``protocol.weights.weight_slice``).
 Dense NoLoCo sends θ_j, which contains everything that j has learnt from anyone. Here u contains only what the two have
 learnt since their last steps and nothing of a partner's partners, so the φ of replicas that met others drift apart; the
-slice pulls them together. ``docs/experiments/averaging.md`` gives the figures for a slice and for three bits.
+slice pulls them together. With κ = 1 what an update has no room for stays in θ, and so in the next Δ: an outer step
+undoes nothing that a node has learnt, however rarely it comes. With κ = 0, as in SparseLoCo, it is undone until it is
+sent: replicas then stay a little closer together, and gain less from few outer steps (``docs/experiments/unsent.md``,
+also for k). ``docs/experiments/averaging.md`` gives the figures for a slice and for three bits.
 
 The slice's step δ is, for each tensor, the root mean square of the recent distances between partners' slices and our φ,
 so that its range of eight steps is ± four such distances. Distances beyond the range look like uniform noise, which is
@@ -23,10 +26,10 @@ scaled down to that, tensor by tensor; only then do the two sides differ in u. A
 ``MAX_DISTANCE_RATIO`` times the expected one, whatever its steps: the end of the range that honest slices have. No
 element moves by more than a quarter of the partner's range, and never away from the φ̂_j that it decodes.
 
-Departures: SparseLoCo keeps one φ for all and sends to all; here each replica has its own. Its residual decays by
-β = 0.95 a step; ours does not, because an element is sent about every sixty steps and would lose most of its value
-until then. If one side commits and the other, which is very unlikely, does not (``swarm.averaging.pairing``), the
-second's update is sent twice, once as c and once in a later Δ.
+Departures: SparseLoCo keeps one φ for all and sends to all; here each replica has its own. It has κ = 0, ours is 1. Its
+residual decays by β = 0.95 a step; ours does not, because an element is sent every sixteen steps or less often, and
+would lose much of its value until then. If one side commits and the other, which is very unlikely, does not
+(``swarm.averaging.pairing``), the second's update is sent twice, once as c and once in a later Δ.
 """
 
 from __future__ import annotations
@@ -62,10 +65,11 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class CompressedConstants:
-    """0.0186 bytes a parameter for the update, 0.0208 for the slice: 1/50 of bf16 together."""
+    """0.0584 bytes a parameter for the update, 0.0208 for the slice: 1/25 of bf16 together."""
 
-    kept: int = 64  # k, of every 4096
+    kept: int = 256  # k, of every 4096
     residual_decay: float = 1.0  # β
+    unsent_kept: float = 1.0  # κ: the share of what is not sent yet that stays in θ
     outer_rate: float = 1.0  # α
     consensus_rate: float = 0.5  # γ: half way to the partner, as the mean is
     stride: int = 18  # one of so many elements is in a slice
@@ -99,32 +103,15 @@ def begin(weights: Weights, steps: int = 0) -> CompressedState:
     return CompressedState(outer, residual, np.zeros(len(outer), np.float32), steps)
 
 
-def refreshed(state: CompressedState, weights: Weights, constants: CompressedConstants) -> CompressedState:
-    """The state to step from after a long time without outer steps: φ = ``weights`` θ minus one update, and e = 0.
-
-    An outer step resets θ to φ, and so undoes, until it is sent, whatever an update has no room for. With this φ it
-    undoes nothing that was learnt meanwhile, and the largest of it is still sent. Raises ``ValueError`` as
-    ``make_offer`` does.
-    """
-    nothing = {name: torch.zeros_like(tensor) for name, tensor in state.outer.items()}
-    sent = make_offer(CompressedState(state.outer, nothing, state.spread), weights, 0, constants).update
-    outer = {}
-    for (name, shape), update in zip(layout_of(weights).tensors, sent, strict=True):
-        lowered = weights[name].detach().to(torch.float32, copy=True).reshape(-1).numpy()
-        lowered[update.positions] -= update.values
-        outer[name] = torch.from_numpy(lowered).reshape(shape)
-    return CompressedState(outer, nothing, state.spread, state.steps)
-
-
 def make_offer(state: CompressedState, weights: Weights, phase: int, constants: CompressedConstants) -> CompressedOffer:
     """Returns what to send of ``weights`` θ in main memory; ``phase``, below ``constants.stride``, selects the slice.
 
     Raises ``ValueError`` for weights that are not finite or too far from φ to be sent.
     """
     layout = layout_of(state.outer)
-    # The new residual is written over Δ: Δ + β e is the same sum with one copy less.
+    # The new residual is written over θ - φ: Δ is the same sum with one copy less.
     left = [(weights[name].detach().to(torch.float32) - state.outer[name]).reshape(-1) for name in layout.names]
-    decay = constants.residual_decay
+    decay = constants.residual_decay * (1.0 - constants.unsent_kept)  # θ - φ contains the rest
     before = [state.residual[name].reshape(-1) for name in layout.names]
     before = before if decay == 1.0 else [decay * tensor for tensor in before]
     update = encode_update_fast(layout, left, before, decay=1.0, kept=constants.kept)
@@ -148,7 +135,7 @@ def outer_step(
     *,
     share: float = 1.0,
 ) -> CompressedState:
-    """Returns the state after averaging ``sent``, the offer of ``state``, with a partner's; the new θ is the new φ.
+    """Returns the state after averaging ``sent``, the offer of ``state``, with a partner's; see ``weights_of``.
 
     ``theirs`` is the result of ``decode_compressed`` for the layout of ``state``; it counts ``share`` ≤ 1.
     """
@@ -185,6 +172,11 @@ def outer_step_and_distance(
         spread.append(bounded if len(away) else expected)
     after = CompressedState(outer, sent.residual, np.array(spread, np.float32), state.steps + 1)
     return after, math.sqrt(apart_square / own_square) if own_square > 0.0 else None
+
+
+def weights_of(state: CompressedState, constants: CompressedConstants) -> dict[str, Tensor]:
+    """Returns θ right after the step that led to ``state``: φ + κ e."""
+    return {n: torch.add(phi, state.residual[n], alpha=constants.unsent_kept) for n, phi in state.outer.items()}
 
 
 def mean_update(ours: SparseTensor, theirs: SparseTensor, share: float = 1.0) -> tuple[NDArray[np.int64], Floats]:

@@ -1,15 +1,16 @@
 """The two rules for averaging weights, behind one interface, and the choice between them.
 
     offer       present θ, and the state φ, … after the last outer step  →  what is sent, kept until the exchange ends
-    averaged    the partner's blob                                       →  the state after one outer step; θ ← φ
+    averaged    the partner's blob                                       →  the state after one outer step
+    moved       the state, and what was learnt since the offer           →  θ
 
-``DenseRule`` sends θ in bf16 and takes NoLoCo's step (``noloco``); ``CompressedRule`` sends a fiftieth of it
+``DenseRule`` sends θ in bf16 and takes NoLoCo's step (``noloco``); ``CompressedRule`` sends 1/25 of it
 (``compressed``). The two modules have the same functions: ``begin``, ``outer_step``, ``snapshot``, ``restore``.
 
 Guarantees: neither rule writes to what it is given, so that an offer without a result leaves no trace, not in a
 residual either. What a partner sent is decoded, bounded and finite before it enters a step, and so is the state after
 it. φ means the same in both: each rule can continue from a state of the other, from a checkpoint or a donor, without
-the momentum of the one and the residual of the other.
+the momentum of the one, and with the residual of the other in φ, as if all had been sent.
 """
 
 from __future__ import annotations
@@ -97,6 +98,16 @@ def rule_of(section: AveragingSection, weights: int) -> tuple[AveragingRule, str
     return CompressedRule(), f"{weights:,} weights, more than {MAX_DENSE_WEIGHTS:,}: compressed"
 
 
+def moved(weights: Weights, offered: Weights, after: State) -> dict[str, Tensor]:
+    """Returns the new θ, on the device of ``weights``: φ, what was learnt since ``offered``, and of the compressed rule
+    κ e, what was not sent yet."""
+    new = noloco.overlapped(weights, offered, after.outer)
+    if isinstance(after, CompressedState):
+        for name, tensor in new.items():
+            tensor.add_(after.residual[name].to(tensor.device), alpha=COMPRESSED.unsent_kept)
+    return new
+
+
 def averaging_snapshot(state: State) -> dict[str, Tensor]:
     """Returns the whole state as tensors by name, for a checkpoint. They share memory with the state."""
     return noloco.snapshot(state) if isinstance(state, OuterState) else compressed.snapshot(state)
@@ -121,7 +132,7 @@ class DenseRule:
         _check_own(weights)
         steps = before.steps if before is not None else 0
         if isinstance(before, CompressedState):
-            before = noloco.begin(before.outer, steps=steps)
+            before = noloco.begin(compressed.weights_of(before, COMPRESSED), steps=steps)
         layout = layout_of(weights)
         return DenseOffering(layout, weights, None if afresh else before, steps, bf16_bits(weights, layout))
 
@@ -178,18 +189,17 @@ class CompressedRule:
     def offer(self, weights: Weights, before: State | None, *, afresh: bool, random: Random) -> CompressedOffering:
         _check_own(weights)
         try:
-            start = _start(weights, before, afresh=afresh)
+            start = _start(weights, before)  # however long ago: a step undoes nothing
             sent = compressed.make_offer(start, weights, random.randrange(COMPRESSED.stride), COMPRESSED)
         except ValueError as error:
             raise IntegrityError(f"our own weights cannot be offered: {error}") from error
         return CompressedOffering(layout_of(weights), start, sent)
 
 
-def _start(weights: Weights, before: State | None, *, afresh: bool) -> CompressedState:
+def _start(weights: Weights, before: State | None) -> CompressedState:
     if before is None:
         return compressed.begin(weights)
-    state = before if isinstance(before, CompressedState) else compressed.begin(before.outer, before.steps)
-    return compressed.refreshed(state, weights, COMPRESSED) if afresh else state
+    return before if isinstance(before, CompressedState) else compressed.begin(before.outer, before.steps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,7 @@
 
     end of a round     θ_offered ← θ, a copy; a separate thread looks for a partner j and receives j's blob
     later rounds       θ learns; φ', … ← the rule's outer step (``rules``) on θ_offered and the blob, on that thread
-    end of a round     θ ← φ' + (θ − θ_offered)
+    end of a round     θ ← φ' + (θ − θ_offered); compressed, also plus what no update has told of yet
 
 so that learning never waits for an exchange, and nothing that was learnt during one is lost.
 
@@ -26,7 +26,7 @@ something failed, the next offer comes after another such interval.
 Where to step from. Before the first outer step, and after more than ``NolocoConstants.stretch`` periods without one,
 from the offered θ itself, without momentum and residual: the step is then towards the partner only. NoLoCo begins with
 φ = θ at the start instead; a node that trained alone for a long time before it met its family would then lose 1 − η of
-all that it had learnt, or with the compressed rule what an update has no room for.
+all that it had learnt. The compressed rule undoes nothing that was learnt, and goes on from any φ.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from node.averaging import noloco
 from node.averaging.guard import OwnGroup, StepTrial
 from node.averaging.noloco import Weights
 from node.averaging.offers import AveragingResult, AveragingSwarm, OfferedWeights
-from node.averaging.rules import RELEASED, AveragingRule
+from node.averaging.rules import RELEASED, AveragingRule, moved
 from node.configuration import AveragingSection
 from node.events import Averaged, AveragingTakenBack, Event, Fault
 from node.learner.optimizer import MasterAdamW
@@ -164,10 +164,10 @@ class WeightAverager:
 
     def _conclude(self, result: AveragingResult, state: LearnerState) -> bool:
         """Applies a result; nowhere else does an exchange change anything."""
-        moved = on_trial = None
+        weights = on_trial = None
         if result.after is not None and result.partner is not None:
             masters = self._optimizer.masters()
-            moved = noloco.overlapped(masters, result.offered.weights, result.after.outer)
+            weights = moved(masters, result.offered.weights, result.after)
             on_trial = StepTrial(
                 partner=result.partner,
                 blob=result.blob,
@@ -179,8 +179,8 @@ class WeightAverager:
         rounds = interval(self._section.every_rounds, self._random)  # drawn once: from here on nothing is allocated
         if result.past is not None:
             state.averaging.past = result.past
-        if result.after is not None and moved is not None and on_trial is not None:
-            self._optimizer.put(moved)
+        if result.after is not None and weights is not None and on_trial is not None:
+            self._optimizer.put(weights)
             state.averaging.began(on_trial)
             state.averaging.learnt += result.learnt
             state.outer, state.outer_round = result.after, result.offered.round

@@ -22,7 +22,7 @@ from node.doctor.findings import Finding, Report, error, ok, report_of
 from node.doctor.room import first_checkpoint_bytes
 from node.doctor.settings_in_use import differing_keys, running_settings, some_of
 from node.engines.backend_choice import EngineFacts
-from node.engines.vllm_backend.environment import environment_at
+from node.engines.vllm_backend.environment import Installed, environment_at
 from node.fit.machine_probe import machine_of
 from node.fit.planning import sizes_of, trained_here
 from node.fit.table import FitReport, fit_report
@@ -53,12 +53,13 @@ def examine(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]
     used = running_settings(home)[0] if not flags else None
     config = resolved.config if used is None else Config.model_validate(used.config)
     torch = machine_facts.torch_facts(config.policy.device, config.policy.dtype)
-    fit = _fit(home, config, torch.probe, wrong)
+    vllm = environment_at(environment).installed()
+    fit = _fit(home, config, torch.probe, vllm, wrong)
     findings = [*_configured(home, resolved, used, wrong), *_computing(torch, running, fit)]
     on_card = torch.probe is not None and torch.probe.device == "cuda"
     four_bit = config.policy.four_bit is True
     in_shards = config.learner.devices > 1
-    facts = EngineFacts(environment_at(environment).installed(), on_card, four_bit, in_shards)
+    facts = EngineFacts(vllm, on_card, four_bit, in_shards)
     findings.append(judge_engine(config, running, facts))
     findings += [*_network(home, config, running, peers), *_data(home, config, running, fit)]
     findings.append(machine.judge_clock(_clock(home, began, running, peers)))
@@ -105,7 +106,9 @@ def _computing(torch: machine_facts.TorchFacts, running: RunningFacts, fit: FitR
     yield machine.judge_memory(machine_facts.memory_facts(), running.locked, fit)
 
 
-def _fit(home: Home, config: Config, probe: TorchProbe | None, wrong: Sequence[Finding]) -> FitReport | str:
+def _fit(
+    home: Home, config: Config, probe: TorchProbe | None, vllm: Installed | None, wrong: Sequence[Finding]
+) -> FitReport | str:
     """Returns the plan that a start would make, or why there is none."""
     first = [finding.check for finding in wrong if finding.check.startswith(("policy.", "tasks."))]
     if first:
@@ -117,7 +120,12 @@ def _fit(home: Home, config: Config, probe: TorchProbe | None, wrong: Sequence[F
         machine = machine_of(probe, home, max_memory_bytes=config.machine.max_memory_bytes)
         tasks = load_tasks(config.tasks).values()
         workload = workload_of(
-            config, tasks, sizes, card_bytes=machine.device_bytes, has_donors=may_have_donors(home.donors)
+            config,
+            tasks,
+            sizes,
+            card_bytes=machine.device_bytes,
+            vllm=vllm,
+            has_donors=may_have_donors(home.donors),
         )
         return fit_report(config, sizes, machine, workload, kept=trained_here(home))
     except ConfigurationError as failure:

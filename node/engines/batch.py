@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from node.engines.complete_groups import CompleteGroups
 from node.engines.decoder import Decoder, Drafts, Prefilled
-from node.engines.drafting.row_drafts import Drafting, RowDrafts, verified
+from node.engines.drafting.row_drafts import Drafting, RowDrafts, Uniforms, verified
 from node.engines.draws import Draws
 from node.engines.resumption import SamplingStart
 from node.engines.step_threads import StepThreads
@@ -125,23 +126,27 @@ class Batch:
         logits: Tensor | None = None
         while True:
             look = self._steps(self._admit(logits), draws)
-            survivors = self._keep(look, eos_ids, history)
+            survivors = self._keep(look, draws, eos_ids, history)
             if self._groups is not None and self._groups.suffice():
                 return
             if self._present:
-                logits = self._step(look.last if survivors is None else look.last[survivors])
+                logits = self._step(look.last if survivors is None else look.last[survivors], draws)
             elif self._waiting:
                 logits = None
             else:
                 return
 
-    def _step(self, last: Tensor) -> Tensor:
+    def _step(self, last: Tensor, draws: Draws) -> Tensor:
         if self._row_drafts is None:
             with self._threads.step():
                 return self._decoder.step(last)
-        self._drafts = drafts = self._row_drafts.next_pass(self._remaining[: self._present])
+        self._drafts = drafts = self._row_drafts.next_pass(self._remaining[: self._present], self._uniforms(draws))
         with self._threads.step(self._row_drafts.length):
             return self._decoder.step(last, drafts)
+
+    def _uniforms(self, draws: Draws) -> Uniforms:
+        present = self._present
+        return partial(draws.uniforms, self._completion[:present], self._sampled[:present])
 
     def _steps(self, logits: Tensor, draws: Draws) -> _Look:
         """Samples as many tokens as come before the next look, at most as many as some row may still have."""
@@ -175,7 +180,7 @@ class Batch:
         last = torch.from_numpy(tokens[taken - 1, np.arange(len(taken))])
         return _Look(tokens, logps, taken, last)
 
-    def _keep(self, look: _Look, eos_ids: NDArray[np.int64], history: _History) -> Tensor | None:
+    def _keep(self, look: _Look, draws: Draws, eos_ids: NDArray[np.int64], history: _History) -> Tensor | None:
         """Records the tokens up to each completion's end and removes the rows that ended.
 
         Returns the old index of each remaining row, in their new order; None where all remain.
@@ -188,7 +193,7 @@ class Batch:
         tokens = np.where(ended, ends.argmax(0) + 1, look.taken)
         kept = position <= tokens
         if self._row_drafts is not None:
-            self._row_drafts.took(look.tokens, tokens)
+            self._row_drafts.took(look.tokens, self._uniforms(draws), tokens)
         completions = np.broadcast_to(self._completion[:present], kept.shape)
         history.completions.append(completions[kept])
         history.tokens.append(look.tokens[kept])

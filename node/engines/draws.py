@@ -73,6 +73,13 @@ class Draws:
         exact = numbers if self._device.type != "mps" else (numbers * 2**24).floor().mul_(2.0**-24).float()
         self._uniforms = exact.to(self._device)
 
+    def uniforms(
+        self, completions: NDArray[np.int64], positions: NDArray[np.int64], steps: int
+    ) -> NDArray[np.float64] | None:
+        """Returns the numbers of ``steps`` draws from these positions on, (steps, n), on a CPU; None at temperature 0,
+        which draws by none."""
+        return None if self._temperature == 0 else uniforms(self._seed, completions, positions, steps)
+
     def draw(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Returns tokens (n,) int64 and their log-probabilities (n,) float32, as ``sampling.draw``."""
         logits = logits[:, : self._vocabulary]  # a view

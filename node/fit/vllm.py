@@ -3,8 +3,9 @@
 On a processor, from its start to its end, since it gives nothing back between rounds:
 
     process        libraries, and what compiling for the model leaves behind
-    weights        w P, each matrix packed; a head that is the embedding is packed besides; 2 T for the bfloat16 copy of
-                   what is trained, to which diffs refer, and 2 T for new weights while they are loaded
+    weights        w P, each matrix packed; a head that is the embedding is packed besides; as much again where all of
+                   them are trained, since vLLM makes new ones as it loads them; 2 T for the bfloat16 copy of what is
+                   trained, to which diffs refer, and 4 T for new weights while they are loaded
     keys, values   as configured (VLLM_CPU_KVCACHE_SPACE), however many are in use
     a pass         of ``PASS_TOKENS``, with which it tries the model at its start, and logits of ``rows`` sequences
 
@@ -41,13 +42,14 @@ def processor_bytes(
 ) -> dict[str, int]:
     """Returns what is in main memory in every phase, by part. ``model_bytes``: of the model's weights."""
     width = ELEMENT_BYTES[settings.dtype]
-    packed_head = width * sizes.vocabulary * sizes.hidden if sizes.tied else 0
+    packed = model_bytes + (width * sizes.vocabulary * sizes.hidden if sizes.tied else 0)
+    copies = 1 if settings.adapter_rank else 2
     layer = (2 * sizes.intermediate if sizes.gated else sizes.intermediate) + sizes.queries + 2 * sizes.keys
     one_pass = PASS_TOKENS * width * (layer + 3 * sizes.hidden)
     logits = settings.rows * sizes.vocabulary * FLOAT_BYTES * LOGIT_COPIES
     return {
         "vLLM's process": PROCESS_BYTES,
-        "vLLM's weights": model_bytes + packed_head + 2 * 2 * trained,
+        "vLLM's weights": copies * packed + 3 * 2 * trained,
         "vLLM's keys and values": vllm.cache_bytes,
         "vLLM's passes": one_pass + logits,
     }

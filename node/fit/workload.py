@@ -8,7 +8,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from node.configuration import Config
+from node.configuration import Config, chosen
+from node.engines.backend_choice import EngineFacts, choose_backend
+from node.engines.vllm_backend.environment import Installed
 from node.engines.vllm_backend.processor import cache_bytes
 from node.fit.model_sizes import ModelSizes
 from node.tasks.task import Task
@@ -59,10 +61,11 @@ def workload_of(
     sizes: ModelSizes,
     *,
     card_bytes: int | None = None,
+    vllm: Installed | None = None,
     has_donors: bool = False,
 ) -> Workload:
     """Returns the workload of ``config``. Prompts are drawn from the tasks to see how long they are. ``card_bytes``: of
-    the GPU in all, where there is one."""
+    the GPU in all, where there is one; ``vllm``: what is installed of it."""
     learner, objective = config.learner, config.objective
     longest_bytes, answer = 1, 1
     for task in tasks:
@@ -75,7 +78,10 @@ def workload_of(
     behind = objective.research.weights_behind
     runs_ahead = learner.max_staleness > 0
     waiting = 1 + behind if runs_ahead or behind else 0
-    elsewhere = config.engine.backend in ("process", "vllm") or learner.devices > 1
+    four_bit = chosen(config.policy.four_bit, False)  # where that is "auto", ``node.fit.vllm.vllm_of`` looks again
+    facts = EngineFacts(vllm, on_card=card_bytes is not None, four_bit=four_bit, in_shards=learner.devices > 1)
+    backend = choose_backend(config.engine, facts).backend
+    elsewhere = backend != "torch" or learner.devices > 1
     averages_proximal = objective.correction in AVERAGING_CORRECTIONS
     return Workload(
         prompt_tokens=prompt,
@@ -85,7 +91,7 @@ def workload_of(
         completions=learner.completions,
         engine_copies=waiting if elsewhere else waiting + (waiting > 0),
         engine_elsewhere=elsewhere,
-        vllm=_vllm_memory(config, card_bytes) if config.engine.backend == "vllm" else None,
+        vllm=_vllm_memory(config, card_bytes) if backend == "vllm" else None,
         has_donors=has_donors and learner.devices == 1,  # a learner in shards has none
         devices=learner.devices,
         generates_ahead=runs_ahead,

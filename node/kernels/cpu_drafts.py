@@ -1,163 +1,293 @@
-"""Compiled loops of drafting: what followed earlier occurrences of a context, looked up and kept in a table.
+"""Compiled loops of drafting: guesses of the next tokens, from what followed their contexts and from the prompt.
 
-A context is the last 2, 3, 5 or 8 tokens of prompt and completion, or all of them (order 0). Each has one entry,
+The engine draws min {v : CDF(v) > u} from the model's distribution p, by a number u that is known beforehand
+(``draws``). Two guesses are at hand where p is thought to be r: the likeliest token, which holds with its probability;
+and the token that the same u draws from r, which holds wherever both intervals of the token cover u, however unlikely
+the token is (coupling by common random numbers, as in Daliri, Musco, Suresh: Coupling without communication and
+drafter-invariant speculative decoding, arXiv 2408.07978). The one that held more often in such cases is made.
 
-    tag, token, held, missed: ``token`` followed the context ``held`` times lately, another token ``missed`` times
+    r(v) ∝ (q(v) + ε) exp Σ_f w_f,    f over the features of v,    w_f ← w_f + g_f / √(1 + Σ g_f²), g = ∇ log r(drawn)
 
-in a table of 2^b entries, at the place that the context's hash says; of two contexts with one place the newer has it.
-An entry whose token is wrong more often than right takes the newer token.
+q is what followed the contexts (``cpu_contexts``). A place in an answer is how many tokens the answer has, and the
+length and the first tokens of its prompt. The features are v itself at this place; where v stands in the prompt, from
+its end, at this place; whether all of v's occurrences in the prompt are used up, after the answer's newest token or at
+this place, whatever the prompt's length; and how many of the newest tokens v follows in the prompt. So a task whose
+answers take up the prompt's parts is learnt, also for prompts that were never seen. The weights are AdaGrad's (Duchi,
+Hazan, Singer 2011), of whose sums the oldest squares fade, since the model changes.
 
-How likely a guess is to hold is measured: each token that is sampled is compared with what every order would have
-guessed, and counted by class: order, share of ``held``, and their number. The guess is that of the order whose class
-held most often; of several the best looks better than it is, so what these held is counted too, by the chance that they
-seemed to have. Old counts fade.
+How likely a guess is to hold is measured: each token that is sampled is compared with both guesses, which are counted
+by class: the guess's share of r, and how far u is from the ends of its interval. Old counts fade.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from node.kernels.cpu_contexts import LONGEST_ORDER, Array, distribution, extended, follow, shift
 
-ORDERS: Final = (0, 8, 5, 3, 2)  # tokens of context; 0: all
-LONGEST_ORDER: Final = 8
-CLASSES: Final = len(ORDERS) * 16 + 17  # of guesses of one order, and of the best of them
-ENTRY: Final = np.dtype([("tag", np.uint32), ("token", np.int32), ("held", np.uint16), ("missed", np.uint16)])
+PROMPT_TOKENS: Final = 24  # of a prompt that are looked at: the last ones
+FEATURE_WEIGHTS: Final = 1 << 17  # at the place that a feature's hash says
+CLASSES: Final = 16 + 8 * 8  # of guesses: the likeliest ones, those drawn by u
+GREEDY: Final = -1.0  # in place of u: the likeliest token is drawn
 
-_ORDERS: Final = np.array(ORDERS)
-_BEST: Final = len(ORDERS) * 16
-_MOST: Final = 255  # of an entry's counts; then both are halved
+LENGTH, ANSWERED, HEAD = range(3)  # of a row: its prompt's tokens, its answer's, the hash of the prompt's first ones
+
+_HEAD_TOKENS: Final = 2
+_CANDIDATES: Final = 40  # tokens of r
+_FEATURES: Final = 8  # of a token
+_ALIKE: Final = 3  # newest tokens that are looked for in the prompt
+_FLOOR: Final = 1e-3  # ε
+_DRAWN_CLASSES: Final = 16  # where those drawn by u begin
 _FADES_AT = np.float32(1000)  # a class's guesses; then its counts are halved
-_MULTIPLIER, _FIRST, _SECOND = (
-    np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)
-_ONE = np.uint64(1)
-_HALF_WORD, _SHIFT_1, _SHIFT_2 = np.uint64(32), np.uint64(30), np.uint64(27)
+_PRIOR = np.float32(8)  # guesses that a class seems to have seen
+_KEPT = np.float32(0.999)  # of Σ g², at each of its terms
+_ONE, _SHIFT = np.uint64(1), np.uint64(29)
 
 
 @njit(nogil=True, cache=True)
-def extended(whole: np.uint64, token: int) -> Any:
-    """Returns the hash of a sequence with one token more."""
-    state = (whole + _MULTIPLIER * (np.uint64(token) + _ONE)) * _FIRST
-    return (state ^ (state >> _SHIFT_1)) * _SECOND
+def _scratch() -> Any:
+    """Returns memory for one call: candidates, shares of r, features, numbers of features."""
+    return (
+        np.empty(_CANDIDATES, np.int64),
+        np.empty(_CANDIDATES),
+        np.empty((_CANDIDATES, _FEATURES), np.int64),
+        np.empty(_CANDIDATES, np.int64),
+    )
 
 
 @njit(nogil=True, cache=True)
-def begin(prefix: Array, tail: Array, table: Array, counts: Array) -> Any:
-    """Looks at a prompt: sets ``tail``, (8,), to its last tokens, -1 before the first, and returns its hash. What
-    follows its own contexts becomes known, without being counted as a guess."""
-    tail[:] = -1
-    whole = np.uint64(0)
-    for token in prefix:
-        _learn(tail, whole, token, table, counts, False)
-        whole = extended(whole, token)
-        _shift(tail, token)
+def begin(prompt: Array, tail: Array, parts: Array, facts: Array) -> Any:
+    """Sets a row's state at the end of its prompt, and returns the hash of it: ``tail``, (8,), its last tokens, -1
+    before the first; ``parts``, (2, PROMPT_TOKENS), its last tokens from the end, -1 beyond its first, and which of
+    them the answer has used; ``facts``, (3,)."""
+    tail[:], parts[:] = -1, -1
+    whole, head = np.uint64(0), np.uint64(0)
+    for place in range(len(prompt)):
+        if place < _HEAD_TOKENS:
+            head = extended(head, prompt[place])
+        if len(prompt) - 1 - place < PROMPT_TOKENS:
+            parts[0, len(prompt) - 1 - place] = prompt[place]
+        whole = extended(whole, prompt[place])
+        shift(tail, prompt[place])
+    parts[1] = 0
+    facts[LENGTH], facts[ANSWERED], facts[HEAD] = len(prompt), 0, np.int64(head >> _ONE)
     return whole
+
+
+@njit(nogil=True, cache=True)
+def learn_answer(
+    answer: Array, wholes: Array, tails: Array, parts: Array, facts: Array, table: Array, weights: Array
+) -> None:
+    """Learns from an answer to the prompt at whose end the only row is."""
+    room = _scratch()
+    for token in answer:
+        found = _distribution(tails[0], wholes[0], parts[0], facts[0], table, weights, room)
+        _learn(token, found, tails[0], wholes[0], facts[0], table, weights, room)
+        wholes[0] = _grown(token, tails[0], wholes[0], parts[0], facts[0])
 
 
 @njit(nogil=True, cache=True)
 def take(
     tokens: Array,  # (steps, n) what was sampled
+    uniforms: Array,  # (steps, n) the numbers that drew it
     taken: Array,  # (n,) how many of them each row keeps
-    tails: Array,  # (n, 8) its last tokens
     wholes: Array,  # (n,) the hash of all of its tokens
-    table: Array,  # (2^b,) of ``ENTRY``
+    tails: Array,  # (n, 8)
+    parts: Array,  # (n, 2, PROMPT_TOKENS)
+    facts: Array,  # (n, 3)
+    table: Array,  # (2^b, ENTRY_NUMBERS) int32
+    weights: Array,  # (FEATURE_WEIGHTS, 2) of features, and their Σ g²
     counts: Array,  # (classes, 2) how often a guess of each class held, of how many
 ) -> None:
-    """Extends each row by its tokens, and the table by what followed what."""
+    """Extends each row by its tokens, and learns from them."""
+    room = _scratch()
     for row in range(len(taken)):
+        tail, part, fact = tails[row], parts[row], facts[row]
         for step in range(taken[row]):
             token = tokens[step, row]
-            _learn(tails[row], wholes[row], token, table, counts, True)
-            wholes[row] = extended(wholes[row], token)
-            _shift(tails[row], token)
+            found = _distribution(tail, wholes[row], part, fact, table, weights, room)
+            if found > 0:
+                guess, kind, _ = _likeliest(found, room)
+                _count(kind, guess == token, counts)
+                if uniforms[step, row] >= 0:
+                    guess, kind, _ = _drawn(found, uniforms[step, row], room)
+                    _count(kind, guess == token, counts)
+            _learn(token, found, tail, wholes[row], fact, table, weights, room)
+            wholes[row] = _grown(token, tail, wholes[row], part, fact)
 
 
 @njit(nogil=True, cache=True)
 def propose(
-    tails: Array,  # (n, 8)
-    wholes: Array,  # (n,)
+    uniforms: Array,  # (k, n) the numbers that will draw each row's next tokens
     most: Array,  # (n,) guesses a row
     end_tokens: Array,
     floor: float,  # guesses less likely than this are not worth looking at
+    wholes: Array,
+    tails: Array,
+    parts: Array,
+    facts: Array,
     table: Array,
+    weights: Array,
     counts: Array,
     tokens: Array,  # (n, k)
     chances: Array,  # (n, k)
 ) -> None:
     """Writes each row's guesses and how likely each is to be reached and to hold, 0 after the last. A row's chances
     never rise from one guess to the next."""
-    tail = np.empty(LONGEST_ORDER, tails.dtype)
+    room = _scratch()
+    tail, part, fact = np.empty_like(tails[0]), np.empty_like(parts[0]), np.empty_like(facts[0])
     for row in range(len(most)):
         chances[row] = 0
-        tail[:] = tails[row]
+        tail[:], part[:], fact[:] = tails[row], parts[row], facts[row]
         whole, chance = wholes[row], 1.0
         for place in range(min(most[row], chances.shape[1])):
-            token, likely = _guess(tail, whole, table, counts)
+            found = _distribution(tail, whole, part, fact, table, weights, room)
+            if found == 0:
+                break
+            token, kind, share = _likeliest(found, room)
+            likely = _chance(kind, share, counts)
+            if uniforms[place, row] >= 0:
+                drawn, kind, share = _drawn(found, uniforms[place, row], room)
+                other = _chance(kind, share, counts)
+                if other > likely:
+                    token, likely = drawn, other
             chance *= likely
             if chance < floor or _among(token, end_tokens):
                 break
             tokens[row, place], chances[row, place] = token, chance
-            whole = extended(whole, token)
-            _shift(tail, token)
+            whole = _grown(token, tail, whole, part, fact)
 
 
 @njit(nogil=True, cache=True)
-def _guess(tail: Array, whole: np.uint64, table: Array, counts: Array) -> Any:
-    """Returns the likeliest next token by any order, and its chance: 0 where none is known."""
-    best, token = 0.0, -1
-    for which in range(len(_ORDERS)):
-        if tail[LONGEST_ORDER - max(1, _ORDERS[which])] < 0:
-            continue
-        key = _key(which, tail, whole)
-        entry = table[np.int64(key & np.uint64(len(table) - 1))]
-        if entry.tag == _tag(key):
-            chance = _chance(_class_of(which, entry.held, entry.missed), counts)
-            if chance > best:
-                best, token = chance, entry.token
-    return token, _chance(_class_of_best(best), counts) if token >= 0 else 0.0
+def _distribution(
+    tail: Array, whole: np.uint64, parts: Array, facts: Array, table: Array, weights: Array, room: Any
+) -> Any:
+    """Writes the tokens of r, their shares and their features to ``room``. Returns how many tokens there are."""
+    candidates, shares, features, numbers = room
+    found = distribution(tail, whole, _place(facts), table, candidates, shares)
+    for token in parts[0]:
+        if token < 0 or found == _CANDIDATES:
+            break
+        if not _among(token, candidates[:found]):
+            candidates[found], shares[found] = token, 0.0
+            found += 1
+    highest = -np.inf
+    for i in range(found):
+        numbers[i] = _features(candidates[i], tail, parts, facts, features[i])
+        score = math.log(shares[i] + _FLOOR)
+        for k in range(numbers[i]):
+            score += weights[features[i, k], 0]
+        shares[i] = score
+        highest = max(highest, score)
+    total = 0.0
+    for i in range(found):
+        shares[i] = math.exp(shares[i] - highest)
+        total += shares[i]
+    for i in range(found):
+        shares[i] /= total
+    return found
 
 
 @njit(nogil=True, cache=True)
-def _learn(tail: Array, whole: np.uint64, token: int, table: Array, counts: Array, counted: bool) -> None:
-    best, best_right = 0.0, False
-    for which in range(len(_ORDERS)):
-        if tail[LONGEST_ORDER - max(1, _ORDERS[which])] < 0:
-            continue
-        key = _key(which, tail, whole)
-        place = np.int64(key & np.uint64(len(table) - 1))
-        tag = _tag(key)
-        if table[place].tag != tag:
-            table[place].tag, table[place].token = tag, token
-            table[place].held, table[place].missed = 1, 0
-            continue
-        right = table[place].token == token
-        if counted:
-            kind = _class_of(which, table[place].held, table[place].missed)
-            chance = _chance(kind, counts)
-            if chance > best:
-                best, best_right = chance, right
-            _count(kind, right, counts)
-        if right:
-            table[place].held += 1
-        else:
-            table[place].missed += 1
-        if table[place].missed > table[place].held:
-            table[place].token, table[place].held, table[place].missed = token, 1, 1
-        elif table[place].held + table[place].missed > _MOST:
-            table[place].held //= 2
-            table[place].missed //= 2
-    if best > 0:
-        _count(_class_of_best(best), best_right, counts)
+def _place(facts: Array) -> Any:
+    return extended(extended(extended(np.uint64(0), facts[HEAD]), facts[LENGTH]), facts[ANSWERED])
 
 
 @njit(nogil=True, cache=True)
-def _chance(kind: int, counts: Array) -> Any:
-    return (counts[kind, 0] + 0.5) / (counts[kind, 1] + 1.5)
+def _features(token: int, tail: Array, parts: Array, facts: Array, features: Array) -> int:
+    number, use = 0, 0  # 0: not in the prompt, 1: used up, 2: not used up
+    follows = 0  # how many of the newest tokens it follows in the prompt
+    for place in range(PROMPT_TOKENS):
+        if parts[0, place] != token:
+            continue
+        use = max(use, 2 - parts[1, place])
+        alike = 0
+        while (
+            alike < _ALIKE
+            and place + 1 + alike < PROMPT_TOKENS
+            and parts[0, place + 1 + alike] == tail[LONGEST_ORDER - 1 - alike]
+        ):
+            alike += 1
+        follows = max(follows, alike)
+        if number < _FEATURES - 4:
+            features[number] = _feature(facts[HEAD], facts[LENGTH], facts[ANSWERED], place)
+            number += 1
+    features[number] = _feature(tail[LONGEST_ORDER - 1], use, -1, -1)
+    features[number + 1] = _feature(facts[HEAD], facts[ANSWERED], use, -2)
+    features[number + 2] = _feature(_place(facts), token, -3, -3)
+    features[number + 3] = _feature(facts[HEAD], follows, -4, -4)
+    return number + 4
+
+
+@njit(nogil=True, cache=True)
+def _feature(first: int, second: int, third: int, fourth: int) -> Any:
+    key = extended(extended(extended(extended(np.uint64(0), first), second), third), fourth)
+    return np.int64((key ^ (key >> _SHIFT)) & np.uint64(FEATURE_WEIGHTS - 1))
+
+
+@njit(nogil=True, cache=True)
+def _learn(
+    token: int, found: int, tail: Array, whole: np.uint64, facts: Array, table: Array, weights: Array, room: Any
+) -> None:
+    """``token`` was drawn where ``room`` has what was expected."""
+    candidates, shares, features, numbers = room
+    if _among(token, candidates[:found]):
+        for i in range(found):
+            slope = np.float32((1.0 if candidates[i] == token else 0.0) - shares[i])
+            if abs(slope) < 1e-3:
+                continue
+            for k in range(numbers[i]):
+                weight = weights[features[i, k]]
+                weight[1] = _KEPT * weight[1] + slope * slope
+                weight[0] += slope / math.sqrt(1.0 + weight[1])
+    follow(tail, whole, _place(facts), token, table)
+
+
+@njit(nogil=True, cache=True)
+def _grown(token: int, tail: Array, whole: np.uint64, parts: Array, facts: Array) -> Any:
+    """Extends a row by a token. Returns the hash of all of its tokens."""
+    for place in range(PROMPT_TOKENS - 1, -1, -1):
+        if parts[0, place] == token and parts[1, place] == 0:
+            parts[1, place] = 1
+            break
+    facts[ANSWERED] += 1
+    shift(tail, token)
+    return extended(whole, token)
+
+
+@njit(nogil=True, cache=True)
+def _likeliest(found: int, room: Any) -> Any:
+    """Returns the likeliest token, its class and its share."""
+    candidates, shares, _, _ = room
+    best = 0
+    for i in range(found):
+        best = i if shares[i] > shares[best] else best
+    return candidates[best], min(15, int(16 * shares[best])), shares[best]
+
+
+@njit(nogil=True, cache=True)
+def _drawn(found: int, uniform: float, room: Any) -> Any:
+    """Returns the token that ``uniform`` draws, its class and its share."""
+    candidates, shares, _, _ = room
+    best, highest = 0, -1.0
+    for i in range(found):  # the last whose interval begins at or before ``uniform``
+        below = 0.0
+        for j in range(found):
+            below += shares[j] if candidates[j] < candidates[i] else 0.0
+        if highest < below <= uniform:
+            best, highest = i, below
+    share = shares[best]
+    near = min(7, int(24 * max(0.0, min(uniform - highest, highest + share - uniform))))
+    return candidates[best], _DRAWN_CLASSES + min(7, int(8 * share)) * 8 + near, share
+
+
+@njit(nogil=True, cache=True)
+def _chance(kind: int, share: float, counts: Array) -> Any:
+    return (counts[kind, 0] + _PRIOR * share) / (counts[kind, 1] + _PRIOR)
 
 
 @njit(nogil=True, cache=True)
@@ -166,42 +296,6 @@ def _count(kind: int, right: bool, counts: Array) -> None:
         counts[kind] *= np.float32(0.5)
     counts[kind, 1] += np.float32(1)
     counts[kind, 0] += np.float32(1) if right else np.float32(0)
-
-
-@njit(nogil=True, cache=True)
-def _key(which: int, tail: Array, whole: np.uint64) -> Any:
-    order = _ORDERS[which]
-    key = whole if order == 0 else np.uint64(order)
-    for i in range(LONGEST_ORDER - order, LONGEST_ORDER):
-        key = extended(key, tail[i])
-    key = extended(key, which)
-    return key ^ (key >> _SHIFT_2)
-
-
-@njit(nogil=True, cache=True)
-def _tag(key: np.uint64) -> Any:
-    """Never 0, which is an empty entry's."""
-    return np.uint32(key >> _HALF_WORD) | np.uint32(1)
-
-
-@njit(nogil=True, cache=True)
-def _class_of(which: int, held: int, missed: int) -> int:
-    total = held + missed
-    share = 3 if missed == 0 else (2 if 4 * held >= 3 * total else (1 if 2 * held > total else 0))
-    number = 0 if total == 1 else (1 if total <= 3 else (2 if total <= 12 else 3))
-    return (which * 4 + share) * 4 + number
-
-
-@njit(nogil=True, cache=True)
-def _class_of_best(chance: float) -> int:
-    return _BEST + int(16 * chance)
-
-
-@njit(nogil=True, cache=True)
-def _shift(tail: Array, token: int) -> None:
-    for i in range(LONGEST_ORDER - 1):
-        tail[i] = tail[i + 1]
-    tail[LONGEST_ORDER - 1] = token
 
 
 @njit(nogil=True, cache=True)

@@ -5,13 +5,14 @@
     may help others → average weights with a partner, now and then → new weights to the engine → report → measure on
     held-out prompts, now and then → checkpoint in the background
 
-``Learner.round`` does this, in this order; what each step does is in the module that it calls. The optimizer's step is
-``step.optimizer_steps``, in ``step.py``, the next file to read. Without peers no foreign group arrives, and the round
-trains alone and gives the reason. A round is a pure function of the state before it, the configuration and what
-arrives: every random draw is seeded by (node, round), so a round repeated after a restart is the same round. With
-``learner.max_staleness`` above 0 generation runs ahead on a thread of its own. What a round learns from then depends on
-which of the two was faster, and what was generated ahead when the process ends is lost. In turn with an engine that
-has a device of its own, the one optimizer step begins on groups that have ended (``early_learning.py``).
+``Learner.round`` does this, in this order; what each step does is in the module that it calls. What it learns from is
+in ``round_learning.py``, the next file to read; the optimizer's step is ``step.optimizer_steps``. Without peers no
+foreign group arrives, and the round trains alone and gives the reason. A round is a pure function of the state before
+it, the configuration and what arrives: every random draw is seeded by (node, round), so a round repeated after a
+restart is the same round. With ``learner.max_staleness`` above 0 generation runs ahead on a thread of its own. What a
+round learns from then depends on which of the two was faster, and what was generated ahead when the process ends is
+lost. In turn with an engine that has a device of its own, the one optimizer step begins on groups that have ended
+(``early_learning.py``).
 
 A phase that runs out of memory is dropped whole and run again with less (``memory/phases.py``): no round is lost by it.
 """
@@ -21,7 +22,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from node.averaging.guard import OwnGroup
@@ -30,42 +30,37 @@ from node.configuration import DEFAULT_BATCH_TOKENS, Config, chosen
 from node.engines.engine import Engine
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Evaluated, Event, Fault, PhaseBegan, RoundDone, Stopped
-from node.fit.candidates import CHUNK_TOKENS
 from node.fit.fitted import Sizes
 from node.fit.footprint import HARM_COPIED_WEIGHTS
 from node.learner.allocation.allocator import Allocation, allocate
+from node.learner.batch_steps import BatchSteps
 from node.learner.early_learning import EarlyLearning
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, RewardScorer, RoundPlan, launched_for
-from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of, scoring_item, worth_sharing
+from node.learner.generation.own_rollouts import can_be_shared, group_of, scoring_item, worth_sharing
 from node.learner.generation.schedule import schedule_of
-from node.learner.imitation import IMITATION_RATE, of_others
 from node.learner.influence.guard import Guard
 from node.learner.memory.device_memory import device_memory
 from node.learner.memory.phases import PhaseRunner, SizePlan, WaitAbandoned
-from node.learner.memory.undo import copy_within, steps_or_nothing
-from node.learner.objective.advantages import AdvantageRule
-from node.learner.objective.batch import SELF, TrainingGroup
+from node.learner.memory.undo import copy_within
+from node.learner.objective.batch import SELF
 from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
-from node.learner.objective.training_groups import own_training_group
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, Persistence
+from node.learner.round_learning import RoundLearning, ScoredRollout
 from node.learner.round_record import RoundRecord, Stopwatch
 from node.learner.round_report import heartbeat, round_done
 from node.learner.samples import SampleChoice
-from node.learner.sharding.devices import ONE_DEVICE, LeadingDevice, StepTask
-from node.learner.step import BatchReport, BegunStep, begin_step, steps_of
+from node.learner.sharding.devices import ONE_DEVICE, LeadingDevice
+from node.learner.step import BatchReport
 from node.policy.policy import Policy
-from node.tasks.scorer import Scores
 from node.tasks.task import Task
 
 MIN_COLLECT_SECONDS = 0.25  # waiting for foreign groups
 SLOW_PHASE_SECONDS = 1.0  # a phase that took longer is reported when it begins in the next round
-
-ScoredRollout = tuple[Rollout, Scores]
 
 
 class Learner:
@@ -100,12 +95,12 @@ class Learner:
         ``devices`` hold policy and optimizer, in shards where they are several.
         """
         self.config, self.policy, self.tasks, self.state = config, policy, tasks, state
-        self.passes = passes or PassSettings(  # replaced when memory runs out
+        passes = passes or PassSettings(
             chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS), chosen(config.learner.recompute, False)
         )
         self._scorer, self._intake, self._optimizer = scorer, intake, optimizer
         self._report, self._clock, self._persistence = report, clock, persistence
-        self._weight_averager, self._evaluation, self._devices = weight_averager, evaluation, devices
+        self._weight_averager, self._evaluation = weight_averager, evaluation
         self._network = Network.of(policy.model, policy.tokens.vocabulary)
         self._others = others or OtherPolicies(policy.trainable(), config.objective)
         self._foreign = ForeignCandidates(intake, tasks, policy.tokens, config.objective, context=self._network.context)
@@ -120,7 +115,16 @@ class Learner:
         self._samples = SampleChoice()
         self._reported_faults: set[str] = set()  # kinds that occurred in the round before
         self._engine = engine
-        configured = Sizes(engine.rows, self.passes.batch_tokens, self.passes.recompute)
+        self._steps = BatchSteps(
+            config,
+            self._network,
+            optimizer,
+            self._others,
+            devices,
+            passes,
+            max_new_tokens=max(task.max_new_tokens for task in tasks.values()),
+        )
+        configured = Sizes(engine.rows, passes.batch_tokens, passes.recompute)
         self._phases = PhaseRunner(
             size_plan or SizePlan(begin=configured, most=configured),
             use=self._use_sizes,
@@ -139,10 +143,27 @@ class Learner:
         )
         self._schedule = schedule_of(config, generation, self._phases)
         self._early = EarlyLearning(
-            config.objective, scorer, self._begin, self._drop_begun,
-            lambda: self.passes.batch_tokens * devices.count,
-        )  # fmt: skip
+            config.objective, scorer, self._steps.begin, self._steps.drop_begun, lambda: self._steps.tokens_at_once
+        )
+        self._learning = RoundLearning(
+            config,
+            tasks,
+            state,
+            engine,
+            self._foreign,
+            self._guard,
+            self._early,
+            self._steps,
+            self._phases,
+            release=self._schedule.release,
+            draws=self._draws,
+        )
         self._schedule.publish(state.policy_version, policy.weights())
+
+    @property
+    def passes(self) -> PassSettings:
+        """The sizes of training passes now."""
+        return self._steps.passes
 
     def run(self, should_stop: Callable[[], str | None]) -> Stopped:
         """Runs rounds until the configuration's limit, counted from here, or until ``should_stop`` gives a reason."""
@@ -219,9 +240,12 @@ class Learner:
             self._early.drop()
         watch.lap("score")
 
-        # One optimizer step on own and foreign groups.
-        learnt = self._learn(own, verified, record)
+        # One optimizer step on own and foreign groups, and further ones on remembered answers of peers.
+        learnt, taught = self._learning.learn(own, verified, record)
         self._intake.measured(_of_others(learnt.objective.divergence_by_peer()))
+        samples = self._samples.of_round(self._clock(), self.state.round + 1, own, taught)
+        if samples is not None:
+            self._report(samples)
         watch.lap("learn")
 
         # Own groups to others, weights averaged with a partner now and then, new weights to the engine.
@@ -337,117 +361,6 @@ class Learner:
         known |= zip(missing, scores[: len(missing)], strict=True)
         return [(rollout, known[rollout]) for rollout in own], verified
 
-    def _learn(
-        self, own: Sequence[ScoredRollout], verified: Sequence[VerifiedGroup], record: RoundRecord
-    ) -> BatchReport:
-        """Takes one optimizer step on own and foreign groups, and on own right answers of earlier rounds; then further
-        ones on right answers of peers. The swarm learns which groups of others were used."""
-        objective = self.config.objective
-        theirs = [group.rewards for group in verified] if objective.research.foreign_advantage == "group" else []
-        rule = AdvantageRule.of(objective.research.advantage, [*(scores.rewards for _, scores in own), *theirs])
-        early = self._early.groups
-        late = own[len(early) :]
-        own_batch = [*early, *(own_training_group(each, scores.rewards, objective, rule) for each, scores in late)]
-        foreign_batch = self._foreign.training_groups(verified, rule, self.state.success.of)
-        from_peers = [(each.foreign.peer, group) for each, group in zip(verified, foreign_batch, strict=True)]
-        foreign_batch = self._guard.shaped(self.state.round + 1, own_batch, from_peers)
-        self._foreign.report_use(verified, foreign_batch, record.foreign)
-        for group in foreign_batch:
-            self._engine.remember(group.prompt_ids, [each.token_ids.tolist() for each in group.completions])
-        record.own_groups_informative = sum(1 for group in own_batch if group.informative)
-        draws = self._draws("rehearse", self.state.round)
-        seen_again = self.state.rehearsal.drawn(len(own), list(self.tasks), self.state.success, draws)
-        rest = [*own_batch[len(early) :], *foreign_batch, *(group for _, group in seen_again)]
-        learnt = self._stepped(rest, begun=self._early.begun)
-        for rollout, scores in own:
-            self.state.rehearsal.remember(rollout, scores.rewards)
-        record.foreign_completions = learnt.foreign_completions
-        masses: list[tuple[str, str, float]] = []
-        taught: list[VerifiedGroup] = []
-        if learnt.step is not None and learnt.step.taken:
-            sources = [(rollout.prompt.ref.task, SELF) for rollout, _ in own]
-            sources += [(each.prompt.ref.task, each.foreign.peer) for each in verified]
-            sources += [(task, SELF) for task, _ in seen_again]
-            masses += [(*source, mass) for source, mass in zip(sources, learnt.masses, strict=True)]
-            taught = [each for each, mass in zip(verified, learnt.masses[len(own) :], strict=False) if mass > 0]
-        if self.config.learner.foreign_groups == "auto":
-            learnt = replace(learnt, further_steps=self._imitate(own_batch, masses))
-            for each, group in zip(verified, foreign_batch, strict=True):
-                if self._guard.may_teach_again(each.foreign.peer):
-                    self.state.imitation.remember(each.prompt.ref.task, group)
-        record.learnt_from(masses)
-        samples = self._samples.of_round(self._clock(), self.state.round + 1, own, taught)
-        if samples is not None:
-            self._report(samples)
-        return learnt
-
-    def _imitate(self, own_batch: Sequence[TrainingGroup], masses: list[tuple[str, str, float]]) -> int:
-        """Takes steps on remembered right answers of peers, and on own ones beside them; returns how many. Adds what
-        each answer weighed to ``masses``: class, peer, mass."""
-        state, taken = self.state, 0
-        lessons = state.imitation.lessons(
-            state.rehearsal,
-            list(self.tasks),
-            state.success,
-            self._guard.may_teach_again,
-            self._whole_batch,
-            self._draws("imitate", state.round),
-        )
-        for lesson in lessons:
-            groups = self._guard.shaped_again(state.round + 1, own_batch, of_others(lesson))
-            own = [(task, peer, group) for task, peer, group in lesson if peer == SELF]
-            report = self._stepped([*(group for _, _, group in own), *groups], IMITATION_RATE)
-            if report.step is not None and report.step.taken:
-                taken += 1
-                sources = [*own, *(each for each in lesson if each[1] != SELF)]
-                masses += [(task, peer, mass) for (task, peer, _), mass in zip(sources, report.masses, strict=True)]
-        return taken
-
-    @property
-    def _whole_batch(self) -> int:
-        """The completions that a round generates."""
-        return self.config.learner.own_groups * self.config.learner.completions
-
-    def _stepped(
-        self, groups: Sequence[TrainingGroup], rate: float = 1.0, begun: BegunStep | None = None
-    ) -> BatchReport:
-        """Takes the steps, in passes that fit, on ``groups`` after those of ``begun``. Where memory runs out,
-        everything is as before until they all are; on several devices nothing is repeated, and all of them end."""
-        if self._devices.count > 1:
-            return self._taken(groups, rate, begun)
-        return steps_or_nothing(
-            self._phases,
-            lambda: self._taken(groups, rate, begun),
-            self._optimizer,
-            self._others,
-            self.config.objective,
-            self._schedule.release,
-        )
-
-    def _taken(self, groups: Sequence[TrainingGroup], rate: float, begun: BegunStep | None = None) -> BatchReport:
-        task, objective = self._step_task(groups, rate), self.config.objective
-        with self._devices.taking(task):
-            return steps_of(task, self._network, self._optimizer, objective, self._others, self._devices, begun)
-
-    def _begin(self, begun: BegunStep, groups: Sequence[TrainingGroup]) -> None:
-        task, objective = self._step_task(groups), self.config.objective
-        with self._devices.beginning(task):
-            begin_step(begun, self._network, self._optimizer, task, objective, self._others, self._devices)
-
-    def _drop_begun(self) -> None:
-        self._devices.drop_begun()
-        self._optimizer.drop_gradients()
-
-    def _step_task(self, groups: Sequence[TrainingGroup], rate: float = 1.0) -> StepTask:
-        return StepTask(
-            tuple(groups),
-            self.passes,
-            self.config.engine.temperature,
-            max_new_tokens=max(task.max_new_tokens for task in self.tasks.values()),
-            whole_batch=self._whole_batch,
-            rate=rate,
-        )
-
     def _average(self) -> bool:
         """Returns whether averaging with a partner has changed the weights."""
         averager = self._weight_averager
@@ -464,10 +377,7 @@ class Learner:
 
     def _use_sizes(self, sizes: Sizes) -> None:
         self._engine.rows = sizes.rows
-        chunk_tokens = self.passes.chunk_tokens
-        if sizes.recompute and not self.passes.recompute:
-            chunk_tokens = CHUNK_TOKENS
-        self.passes = PassSettings(sizes.batch_tokens, sizes.recompute, chunk_tokens)
+        self._steps.use(sizes)
 
     def _share(self, own: Sequence[ScoredRollout], record: RoundRecord) -> None:
         if not self._intake.calls.may_share():

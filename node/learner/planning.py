@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -9,6 +10,7 @@ from functools import partial
 import torch
 
 from node.configuration import Config, DtypeName
+from node.engines.vllm_backend.environment import environment_at
 from node.events import Event, Planned
 from node.fit.fitted import Sizes
 from node.fit.footprint import DeviceKind
@@ -49,7 +51,12 @@ def planned_config(
     )
     sizes = counted_sizes(model_folder(config.policy.model))
     workload = workload_of(
-        config, tasks, sizes, card_bytes=machine.device_bytes, has_donors=may_have_donors(home.donors)
+        config,
+        tasks,
+        sizes,
+        card_bytes=machine.device_bytes,
+        vllm=environment_at(os.environ).installed(),
+        has_donors=may_have_donors(home.donors),
     )
     make = partial(make_plan, config, sizes, machine, workload, kept=trained_here(home))
     plan = make()

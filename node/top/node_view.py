@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from node.api.answers import donor_lines, engine_line
 from node.api.history import trained_tokens_per_second
 from node.api.types import HistoryAnswer, NodeStatus, Series, Timeline
 from node.cli.wording import evaluated_line, fault_line
@@ -62,6 +63,10 @@ def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
     if status.evaluated is not None:
         lines += _long("held-out", evaluated_line(status.evaluated), cells, "")
     lines += _long("averaged", _averaged(status, now_seconds), cells, "")
+    if status.engine is not None and not status.engine.is_as_configured:
+        lines += _long("engine", engine_line(status.engine), cells, "warn")
+    for donor in donor_lines(status.donors) if status.donors is not None else ():
+        lines += _long("donor", donor, cells, "")
     if swarm is not None and swarm.alone_because is not None:
         lines += _long("alone", swarm.alone_because, cells, "warn")
     if swarm is not None and (swarm.reach.relays or swarm.reach.is_out_of_reach):

@@ -1,7 +1,7 @@
 """One exchange of 10 M parameters over links of 50 Mbit/s each way, against hivemind's DecentralizedAverager.
 
 Every peer has a network namespace of its own (``slow_network.py``: Linux, root). Ours are real swarm processes over
-libp2p; a thread per peer does the learner's part, by either rule of the node (``node.averaging.rules``): it encodes,
+libp2p; a process per peer does the learner's part, by either rule of the node (``node.averaging.rules``): it encodes,
 requests an exchange, decodes, and takes the outer step. Our peers average in pairs, as in NoLoCo; hivemind averages
 all N in one group, which is its purpose, without compression and with its Float16Compression.
 

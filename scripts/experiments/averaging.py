@@ -58,6 +58,8 @@ def faster(setting: AveragingSetting, *, decays: bool) -> AveragingSetting:
     return replace(setting, what=what, learning_rate=FAST_RATE, decays=decays, seeds_most=None if decays else 1)
 
 
+# Of all rows in few bytes: what a node had when they were compared. ``unsent.py`` has what followed.
+COMPARED: Final[Mapping[str, object]] = {"kept": 64, "unsent_kept": 0.0}
 NONE, DILOCO, NOLOCO, COMPRESSED = "no averaging", "DiLoCo", "NoLoCo", "compressed"
 LATE_NOLOCO, LATE_COMPRESSED = f"NoLoCo, {LATE} steps late", f"compressed, {LATE} steps late"
 NO_SLICE, SLICE, COPIES = "compressed, no slice", "slice of weights alone", "known copies"
@@ -168,13 +170,16 @@ IN_PLOT: Final = (NONE, DILOCO, NOLOCO, COMPRESSED, NO_SLICE, SLICE, COPIES, FLO
 def plan(condition: Condition, seed: int, rounds: int) -> ReplicaPlan:
     setting = CONDITIONS[condition.name]
     floor = condition.name == FLOOR
+    settings = dict(setting.settings)
+    if setting.rule in ("compressed", "sparseloco"):
+        settings = {**COMPARED, **settings}
     return ReplicaPlan(
         experiment="averaging",
         condition=condition.name,
         seed=seed,
         rounds=rounds,
         rule=setting.rule,
-        settings=dict(setting.settings),
+        settings=settings,
         replicas=1 if floor else REPLICAS,
         batch=BATCH * REPLICAS if floor else BATCH,
         learning_rate=setting.learning_rate,

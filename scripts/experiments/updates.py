@@ -21,6 +21,7 @@ from scripts.experiments.family import AVERAGED, COMPRESSED, NONE
 from scripts.experiments.harness.experiment import Condition, Experiment, over_nodes, seconds_a_run
 from scripts.experiments.harness.plans import RunPlan, RunResult
 from scripts.experiments.language_model.averaging_run import AWAY_STEPS, BASE_STEPS, ReplicaPlan, ReplicaResult
+from scripts.experiments.language_model.update_sum_liar import LIES
 from scripts.experiments.models import STUDENT
 from scripts.experiments.reports.intervals import Estimate, estimate
 from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
@@ -35,6 +36,7 @@ LOST: Final = 0.1
 PACE: Final = 0.7  # α = PACE / √live
 LONG_PACE: Final = 1.0
 BYTES_BAR: Final = 20
+SLICE_STRIDE: Final = 50
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def _language_rows() -> dict[str, LanguageRow]:
             )  # fmt: skip
             rows[f"{prefix}sum"] = replace(
                 noloco, what=f"sum of updates, α = {PACE} / √live", rule="update_sum", settings={"pace": PACE,
-                "keeps_unsent": False}, base=f"{prefix}NoLoCo", has_bar=True,
+                "unsent_kept": 0.0}, base=f"{prefix}NoLoCo", has_bar=True,
             )  # fmt: skip
             if count == max(COUNTS):
                 rows |= _disturbed_rows(prefix, noloco, rows[f"{prefix}sum"])
@@ -90,6 +92,21 @@ def _disturbed_rows(prefix: str, noloco: LanguageRow, updates: LanguageRow) -> d
     if updates.fast:
         return rows
     one = replace(updates, has_bar=False, seeds_most=1)
+    for lie, times in LIES.items():
+        for bounded in (False, True):
+            name = f"{prefix}sum, {lie} liar{', bounded' if bounded else ''}"
+            rows[name] = replace(
+                one, what=f"one of eight sends its update times {times:g}; "
+                f"{'each receiver shortens what is longer than usual' if bounded else 'all add it'}",
+                rule="sum_with_liar", settings={**updates.settings, "lie": lie, "bounded": bounded},
+            )  # fmt: skip
+    drifting = {**late, "lie": "huge", "bounded": True}
+    for stride in (0, SLICE_STRIDE):
+        rows[f"{prefix}late sum, huge liar, bounded{', slices' if stride else ''}"] = replace(
+            one, what=f"up to {LATE} outer steps late, so that receivers judge unequally"
+            f"{f'; random pairs average every {stride}th weight' if stride else ''}",
+            rule="sum_with_liar", settings={**drifting, "stride": stride},
+        )  # fmt: skip
     return rows | {
         f"{prefix}late sum": replace(one, what=f"each update up to {LATE} outer steps late", settings=late),
         f"{prefix}sum, {LOST:.0%} lost": replace(
@@ -97,7 +114,7 @@ def _disturbed_rows(prefix: str, noloco: LanguageRow, updates: LanguageRow) -> d
         ),
         f"{prefix}sum, unsent kept": replace(
             one, what="θ ← φ + e: what is not sent yet stays in one's own weights",
-            settings={**updates.settings, "keeps_unsent": True},
+            settings={**updates.settings, "unsent_kept": 1.0},
         ),
     }  # fmt: skip
 
@@ -108,11 +125,11 @@ SUM_LONG: Final = f"{SUM_KEPT}, longer step"
 SHARED: Final = {"every_rounds": family.EVERY, "pace": PACE}
 OF_FAMILY: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
     **{name: (family.CONDITIONS[name][0], {}) for name in (NONE, AVERAGED, COMPRESSED)},
-    SUM: (f"sum of updates, α = {PACE} / √live", {"update_sum": {**SHARED, "keeps_unsent": False}}),
-    SUM_KEPT: ("the same, θ ← φ + e", {"update_sum": {**SHARED, "keeps_unsent": True}}),
+    SUM: (f"sum of updates, α = {PACE} / √live", {"update_sum": {**SHARED, "unsent_kept": 0.0}}),
+    SUM_KEPT: ("the same, θ ← φ + e", {"update_sum": {**SHARED, "unsent_kept": 1.0}}),
     SUM_LONG: (
         f"the same, α = {LONG_PACE} / √live",
-        {"update_sum": {**SHARED, "pace": LONG_PACE, "keeps_unsent": True}},
+        {"update_sum": {**SHARED, "pace": LONG_PACE, "unsent_kept": 1.0}},
     ),
 }
 
@@ -134,10 +151,13 @@ def conditions() -> list[Condition]:
 def plan(condition: Condition, seed: int, rounds: int) -> ReplicaPlan | RunPlan:
     if condition.name in OF_FAMILY:
         return family.plan_measured_at_end(condition, seed, REINFORCED_ROUNDS)
-    row = LANGUAGE[condition.name]
+    return language_plan("updates", condition.name, LANGUAGE[condition.name], seed, rounds)
+
+
+def language_plan(experiment: str, name: str, row: LanguageRow, seed: int, rounds: int) -> ReplicaPlan:
     return ReplicaPlan(
-        experiment="updates",
-        condition=condition.name,
+        experiment=experiment,
+        condition=name,
         seed=seed,
         rounds=rounds,
         rule=row.rule,
@@ -164,9 +184,9 @@ Language = Mapping[str, Sequence[ReplicaResult]]
 Reinforced = Mapping[str, Sequence[RunResult]]
 
 
-def more_loss(results: Language, name: str) -> Estimate | None:
+def more_loss(results: Language, name: str, rows: Mapping[str, LanguageRow] = LANGUAGE) -> Estimate | None:
     """Returns by how many per cent the final loss exceeds that of the row's base, over the seeds that both have."""
-    base = LANGUAGE[name].base
+    base = rows[name].base
     if base is None or base not in results:
         return None
     ours, theirs = ({run.seed: run.levels[-1].loss for run in results[each]} for each in (name, base))
@@ -180,11 +200,11 @@ def verdict(more: Estimate) -> str:
     return "met by the whole interval" if more.count > 1 and more.high <= 0 else "met by the mean"
 
 
-def language_table(results: Language) -> str:
+def language_table(results: Language, rows: Mapping[str, LanguageRow] = LANGUAGE) -> str:
     header = ["condition", "loss", "against NoLoCo, %", "loss of the mean", "distance", "bytes", "bar ≤ 0"]
     cells = []
     for name, runs in results.items():
-        more = more_loss(results, name)
+        more = more_loss(results, name, rows)
         cells.append(
             [
                 name,
@@ -193,7 +213,7 @@ def language_table(results: Language) -> str:
                 estimate([run.levels[-1].loss_of_mean for run in runs]).text(4),
                 estimate([run.levels[-1].distance for run in runs]).text(3),
                 f"{statistics.fmean(run.received_bytes / run.parameters for run in runs):.4f}",
-                verdict(more) if more is not None and LANGUAGE[name].has_bar else "",
+                verdict(more) if more is not None and rows[name].has_bar else "",
             ]
         )
     return table(header, cells)

@@ -81,9 +81,10 @@ class StoreRoom:
         """Evicts until ``size`` bytes more fit the budget. Raises ``StorageError`` if that cannot be."""
         if self._budget_bytes is None:
             return
-        if self.total_bytes() + size > self._budget_bytes:
-            self.evict(room_bytes=size, with_reserve=with_reserve, spare_own=spare_own)
         held = self.total_bytes()
+        if held + size > self._budget_bytes:
+            self.evict(room_bytes=size, with_reserve=with_reserve, spare_own=spare_own)
+            held = self.total_bytes()
         if held + size > self._budget_bytes:
             raise StorageError(
                 f"{size} bytes do not fit: {held} of {self._budget_bytes} bytes of {self._directory} are in use or "

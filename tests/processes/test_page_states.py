@@ -81,6 +81,15 @@ def test_what_happened_is_a_list_that_needs_no_pointer(browser: WebDriver) -> No
         assert all((later - earlier) % 86_400 < 43_200 for later, earlier in pairwise(seconds)), "the newest first"
 
 
+def test_what_each_donor_did_stands_among_the_figures(browser: WebDriver) -> None:
+    with served_page("running", 3) as port:
+        opened(browser, port)
+        browser.execute_script(OPEN_ALL)
+        figures = " ".join(until(browser, "#now", lambda said: "Donors" in said).split())
+        assert "8 of 16 groups 48 % of tokens, 2 310 tokens/s, 7 in time" in figures
+        assert "lost cut off" in figures
+
+
 def test_links_of_a_node_stand_out_among_200_by_keyboard_or_touch(browser: WebDriver) -> None:
     chosen = "return document.querySelector('.graph .link.chosen').getAttribute('d').split('M').length - 1"
     out = "return document.querySelectorAll('.graph .node.out').length"

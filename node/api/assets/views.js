@@ -44,7 +44,7 @@ const row = (title, value, aside = "", kind = null) => ({ title, value, aside, k
 
 /** Describes all figures of this node, grouped. A value that is not known yet is a dash. */
 export function figures(status) {
-  const { round, swarm, checkpoint, evaluated, averaged, usage } = status;
+  const { round, swarm, checkpoint, evaluated, averaged, usage, engine, donors } = status;
   const now = Date.now() / 1000;
   const device = usage?.device ?? null;
   const groups = {
@@ -102,7 +102,9 @@ export function figures(status) {
       ),
       row("blob store", size(swarm?.store_bytes), "on disk"),
       ...(device ? gpu(device) : [row("device", status.ready?.device ?? "–", status.ready?.dtype ?? "")]),
+      ...(engine ? [row("engine", engine.backend, ...engineState(engine))] : []),
     ],
+    ...(donors?.donors.length ? { Donors: donors.donors.map((donor) => donorRow(donor, donors.groups)) } : {}),
   };
   const lists = Object.entries(groups).map(([name, rows]) =>
     element("div", { class: "group" }, element("h3", {}, name), list(rows)),
@@ -128,6 +130,19 @@ const list = (rows) =>
       ),
     ),
   );
+
+function engineState({ backend, configured, running, losses }) {
+  if (backend !== configured) return [`instead of ${configured}`, "warn"];
+  if (!running) return ["is started again", "warn"];
+  return [losses ? `lost ${times(losses)}` : ""];
+}
+
+function donorRow({ name, peer, state, groups, groups_done: done, share, tokens_per_second: rate, because }, launched) {
+  const title = name || peer.slice(-8);
+  if (state !== "generated") return row(title, state, because, { lost: "warn", dropped: "bad" }[state]);
+  const late = done === groups ? "" : `, ${number(done)} in time`;
+  return row(title, `${number(groups)} of ${number(launched)} groups`, `${percent(share)} of tokens, ${number(rate)} tokens/s${late}`);
+}
 
 function gpu({ name, memory_used_bytes, memory_total_bytes, utilization_share, power_watts, power_limit_watts }) {
   return [

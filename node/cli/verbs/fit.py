@@ -37,6 +37,7 @@ def fit(
 
     from node.configuration import load_config
     from node.doctor.task_check import check_generators
+    from node.engines.vllm_backend.environment import environment_at
     from node.fit.machine_probe import machine_for
     from node.fit.planning import sizes_of, trained_here
     from node.fit.table import fit_report, report_lines
@@ -59,6 +60,7 @@ def fit(
         load_tasks(config.tasks).values(),
         sizes,
         card_bytes=machine.device_bytes,
+        vllm=environment_at(os.environ).installed(),
         has_donors=may_have_donors(where.donors),
     )
     report = fit_report(config, sizes, machine, workload, kept=trained_here(where))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from node.engines.cache_size import ROW_MULTIPLE
 
 ADVANTAGE: Final = 0.02  # of a pass: what more positions must save
-CLEAR_ADVANTAGE: Final = 0.15  # of a pass: where less can be saved, guesses are not even looked for
+CLEAR_ADVANTAGE: Final = 0.05  # of a pass: where less can be saved, guesses are not even looked for
 TRIAL_EVERY: Final = 32  # passes
 EARLY_TRIAL_EVERY: Final = 4  # until so many sizes are known:
 SIZES_KNOWN_EARLY: Final = 4

@@ -19,15 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.engines.decoder import Drafts
-from node.engines.drafting.answer_index import AnswerIndex
+from node.engines.drafting.answer_index import AnswerIndex, RowStates
 from node.engines.drafting.pass_choice import PassSeconds, guesses_worth_verifying, may_pay, size_of
-from node.kernels.cpu_drafts import LONGEST_ORDER, begin, propose, take
+from node.kernels.cpu_drafts import GREEDY, propose, take
 
 MOST_GUESSES: Final = 8  # a row and pass
 LEAST_CHANCE: Final = 0.1  # less likely guesses are not looked at
 _FINE_SECONDS: Final = 1e-5
 
 Ints = NDArray[np.int64]
+Uniforms = Callable[[int], NDArray[np.float64] | None]  # (steps, n) of the present rows' next draws; None: greedy
 
 
 @dataclass(slots=True)
@@ -69,8 +70,7 @@ class RowDrafts:
         """``most_positions``: of one pass."""
         self._drafting, self._most = drafting, most_positions
         self._end_tokens = np.array(end_tokens, dtype=np.int64)
-        self._tails = np.zeros((rows, LONGEST_ORDER), dtype=np.int64)
-        self._wholes = np.zeros(rows, dtype=np.uint64)
+        self._states = RowStates.of(rows)
         self._tokens = np.zeros((rows, MOST_GUESSES), dtype=np.int64)
         self._chances = np.zeros((rows, MOST_GUESSES))
         self._present = 0  # rows of the pass under way
@@ -79,29 +79,28 @@ class RowDrafts:
 
     def joined(self, rows: slice, prefix_ids: Sequence[int]) -> None:
         """Rows with this prefix, their prompt and what they had before, join."""
-        index, first = self._drafting.index, rows.start
-        tokens = np.array(prefix_ids, dtype=np.int64)
-        self._wholes[rows] = begin(tokens, self._tails[first], index.table, index.counts)
-        self._tails[rows] = self._tails[first]
+        self._states.begin(rows.start, prefix_ids)
+        self._states.copy(rows.start, rows)
         self._began = None  # what it took is not a pass's time alone
 
     def left(self, order: Ints) -> None:
         """Of the rows present those remain that ``order`` names, in this order."""
-        self._tails[: len(order)], self._wholes[: len(order)] = self._tails[order], self._wholes[order]
+        self._states.copy(order, slice(len(order)))
 
-    def took(self, tokens: Ints, kept: Ints) -> None:
+    def took(self, tokens: Ints, uniforms: Uniforms, kept: Ints) -> None:
         """The present rows keep the first ``kept``, (n,), of their ``tokens``, (steps, n)."""
         index, rows = self._drafting.index, len(kept)
-        take(tokens, kept, self._tails[:rows], self._wholes[:rows], index.table, index.counts)
+        drawn_by = _numbers(uniforms, *tokens.shape)
+        take(tokens, drawn_by, kept, *self._states.first(rows), index.table, index.weights, index.counts)
 
-    def next_pass(self, remaining: Ints) -> Drafts | None:
+    def next_pass(self, remaining: Ints, uniforms: Uniforms) -> Drafts | None:
         """Returns the guesses that the next pass verifies, None for none. ``remaining``: how many tokens each present
         row may still have."""
         drafting, now, rows = self._drafting, self._drafting.clock(), len(remaining)
         if self._began is not None:
             positions, began = self._began
             drafting.seconds.took(positions, now - began)
-        drafts = self._chosen(remaining)
+        drafts = self._chosen(remaining, uniforms)
         self._present = rows
         self._began = rows if drafts is None else rows + len(drafts.tokens), now
         return drafts
@@ -113,12 +112,12 @@ class RowDrafts:
         seconds, (positions, _) = self._drafting.seconds, self._began
         return seconds.of(size_of(positions)) / seconds.of(size_of(self._present))
 
-    def _chosen(self, remaining: Ints) -> Drafts | None:
+    def _chosen(self, remaining: Ints, uniforms: Uniforms) -> Drafts | None:
         rows, seconds = len(remaining), self._drafting.seconds
         most = min(self._most, rows * (1 + MOST_GUESSES))
         if not may_pay(rows, most, self._drafting.counts.held_share, seconds):
             return None
-        tokens, chances = self._proposed(remaining - 1)  # the token after the last guess is sampled too
+        tokens, chances = self._proposed(remaining - 1, uniforms)  # the token after the last guess is sampled too
         flat = chances.ravel()
         order = np.argsort(-flat, kind="stable")[: np.count_nonzero(flat)]
         count = guesses_worth_verifying(rows, flat[order], self._most, seconds)
@@ -127,13 +126,19 @@ class RowDrafts:
         places = np.sort(order[:count])  # row by row; a row's chances never rise, so that its first guesses are taken
         return Drafts(tokens.ravel()[places], np.bincount(places // MOST_GUESSES, minlength=rows))
 
-    def _proposed(self, most: Ints) -> tuple[Ints, NDArray[np.float64]]:
+    def _proposed(self, most: Ints, uniforms: Uniforms) -> tuple[Ints, NDArray[np.float64]]:
         """Returns at most ``most`` guesses of each row and their chances, (n, MOST_GUESSES) each."""
         index, rows = self._drafting.index, len(most)
         tokens, chances = self._tokens[:rows], self._chances[:rows]
-        tails, wholes = self._tails[:rows], self._wholes[:rows]
-        propose(tails, wholes, most, self._end_tokens, LEAST_CHANCE, index.table, index.counts, tokens, chances)
+        drawn_by, states = _numbers(uniforms, MOST_GUESSES, rows), self._states.first(rows)
+        learnt = index.table, index.weights, index.counts
+        propose(drawn_by, most, self._end_tokens, LEAST_CHANCE, *states, *learnt, tokens, chances)
         return tokens, chances
+
+
+def _numbers(uniforms: Uniforms, steps: int, rows: int) -> NDArray[np.float64]:
+    numbers = uniforms(steps)
+    return np.full((steps, rows), GREEDY) if numbers is None else numbers
 
 
 def verified(drafts: Drafts, tokens: Ints, logps: NDArray[np.float32]) -> tuple[Ints, NDArray[Any], Ints]:

@@ -44,11 +44,14 @@ _SEND_SECONDS: Final = 60.0  # for a client to take an answer
 
 
 class EngineSession:
-    """One client's use of an engine, from its hello on. ``files``: the directory from which weights may be loaded."""
+    """One client's use of an engine, from its hello on."""
 
-    def __init__(self, engine: HostedEngine, channel: Channel, *, files: Path | None) -> None:
+    def __init__(
+        self, engine: HostedEngine, channel: Channel, *, files: Path | None, thread: ThreadPoolExecutor | None = None
+    ) -> None:
+        """``files``: the directory from which weights may be loaded. ``thread`` computes; by default one of its own."""
         self._engine, self._channel, self._files = engine, channel, files
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._generation: _Generation | None = None
         self._version, self._weights = 0, NO_WEIGHTS
         self._greeted = self._asleep = False

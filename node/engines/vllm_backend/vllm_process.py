@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from node.engines.process.engine_process import end, main
@@ -14,16 +15,24 @@ from node.engines.vllm_backend.vllm_setup import VllmSetup
 
 
 def serve(connection: socket.socket, setup: VllmSetup) -> None:
-    """Starts vLLM and serves the client to the end of its connection. Raises ``StarlingError``."""
+    """Starts vLLM and serves the client to the end of its connection. Raises ``StarlingError``.
+
+    vLLM starts on the thread that later computes: each thread that has computed keeps OpenMP threads of its own, and
+    once there are more of these than cores they sleep between any two operations.
+    """
     from node.engines.vllm_backend.vllm_start import started
 
-    engine = started(setup)
+    thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+    engine = thread.submit(started, setup).result()
     from node.engines.process.channel import SocketChannel  # after vLLM has started: see ``vllm_start``
     from node.engines.process.serving import EngineSession
     from node.engines.vllm_backend.hosted_vllm import HostedVllm
 
     logging.getLogger(__name__).info("vLLM has loaded %s", setup.model)
-    EngineSession(HostedVllm(engine, setup), SocketChannel(connection), files=Path(setup.files)).serve()
+    session = EngineSession(
+        HostedVllm(engine, setup), SocketChannel(connection), files=Path(setup.files), thread=thread
+    )
+    session.serve()
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
-"""Our side of ``averaging_exchange.py``: one swarm process per peer, and a thread that does the learner's part."""
+"""Our side of ``averaging_exchange.py``: for each peer a swarm process, and one that does the learner's part."""
 
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Final
+from threading import BrokenBarrierError
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -36,11 +37,12 @@ from protocol.weights.compressed_weights import decode_compressed
 from protocol.weights.dense_weights import open_dense
 from scripts.bench.common.averaging_round import AveragingRound, sent_bytes
 from scripts.bench.common.averaging_weights import weights_of
-from scripts.bench.common.processor_time import with_descendants_seconds
+from scripts.bench.common.processor_time import cpu_seconds, with_descendants_seconds
 from scripts.bench.common.slow_network import SlowPeer
 from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.api import KnownPartners
 from swarm.averaging.weights_offer import WeightsOffer
+from swarm.client import SwarmClient
 
 FAMILY: Final = bytes(range(16))
 START: Final = 1_000_000  # a number that no peer has: for the outer weights that all begin with
@@ -48,6 +50,7 @@ DRIFT: Final = 0.01  # of a weight's size: how far the outer weights of two peer
 LEARNT: Final = 0.05  # ... and how far weights have moved since the last outer step
 EXCHANGE_SECONDS: Final = 60.0
 DISCOVERY_SECONDS: Final = 60.0  # until every peer knows every other
+BEGIN_SECONDS: Final = 120.0  # until every learner has made its weights
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,10 @@ class SimulatedReplica:
 class _Result:
     """What one learner has after an exchange."""
 
-    partner: str | None
-    state: State
-    ended: float  # of the monotonic clock
+    partner: str
+    ended: float  # of the monotonic clock, which all processes of a machine share
+    processor_seconds: float  # of the learner
+    digest: str
 
 
 class WrongResultError(Exception):
@@ -85,8 +89,10 @@ def starling_rounds(
             swarm.append(process)
             stack.callback(swarm[-1].close)
         _wait_until_all_know_each_other(swarm)
-        learners = stack.enter_context(ThreadPoolExecutor(len(swarm)))
-        return [_round(swarm, places, rule, number, parameters, learners) for number in range(rounds)]
+        start = multiprocessing.get_context("spawn")
+        begin = start.Barrier(len(swarm) + 1)
+        learners = [stack.enter_context(ProcessPoolExecutor(1, start, _keep_barrier, (begin,))) for _ in swarm]
+        return [_round(swarm, places, rule, number, parameters, learners, begin) for number in range(rounds)]
 
 
 def _wait_until_all_know_each_other(swarm: Sequence[SwarmProcess]) -> None:
@@ -109,34 +115,71 @@ def _round(
     rule: AveragingRule,
     number: int,
     parameters: int,
-    learners: ThreadPoolExecutor,
+    learners: Sequence[ProcessPoolExecutor],
+    begin: Any,
 ) -> AveragingRound:
-    replicas = [_replica(rule, number, peer, parameters) for peer in range(len(swarm))]
-    go = threading.Barrier(len(swarm) + 1)
+    sockets = [process.home / "swarm.sock" for process in swarm]
+    pending = [
+        learners[peer].submit(_learn, rule, number, peer, parameters, socket) for peer, socket in enumerate(sockets)
+    ]
+    processes = [process.process.pid for process in swarm]
+    _wait_for(begin, pending)
+    before_bytes, before_seconds, began = sent_bytes(places), with_descendants_seconds(processes), time.monotonic()
+    _wait_for(begin, pending)
+    results = [each.result() for each in pending]
+    swarm_seconds = (with_descendants_seconds(processes) - before_seconds) / len(swarm)
+    bytes_sent = sent_bytes(places) - before_bytes
+    _check(rule, number, parameters, [process.client.status().peer for process in swarm], results, learners)
+    seconds = max(each.ended for each in results) - began
+    learner_seconds = sum(each.processor_seconds for each in results) / len(results)
+    return AveragingRound(seconds, bytes_sent, swarm_seconds + learner_seconds, 1.0)
 
-    def learner(process: SwarmProcess, own: SimulatedReplica) -> _Result:
-        go.wait()
+
+def _wait_for(begin: Any, pending: Sequence[Any]) -> None:
+    """Waits until all learners are there. If one ended before, raises what ended it."""
+    try:
+        begin.wait(BEGIN_SECONDS)
+    except BrokenBarrierError:
+        for each in pending:
+            each.result()
+        raise
+
+
+# In the process of a learner
+
+_begin: Any = None  # the barrier
+
+
+def _keep_barrier(begin: Any) -> None:
+    global _begin
+    _begin = begin
+    torch.set_num_threads(1)
+
+
+def _learn(rule: AveragingRule, number: int, peer: int, parameters: int, socket: Path) -> _Result:
+    """Does one learner's part of a round, from its weights in memory to its next ones."""
+    own = _replica(rule, number, peer, parameters)
+    with SwarmClient(socket, timeout_seconds=120.0) as client:
+        client.status()  # connects
+        _begin.wait(BEGIN_SECONDS)
+        _begin.wait(BEGIN_SECONDS)
+        before_seconds = cpu_seconds(os.getpid())
         offering = _offering(rule, own)
         known = KnownPartners(learnt=1e9)  # no distance is too long
         layout = layout_of(own.weights)
         ours = WeightsOffer(offering.content, FAMILY, layout, rule.encoding, own.state.steps, known)
-        found = process.client.average(ours, deadline_seconds=EXCHANGE_SECONDS)
-        if found.path is None:
+        found = client.average(ours, deadline_seconds=EXCHANGE_SECONDS)
+        if found.path is None or found.partner is None:
             raise WrongResultError(f"a peer found no partner: {found.because}")
         after = offering.averaged(np.memmap(found.path, np.uint8, mode="r").data, found.weight)
-        return _Result(found.partner, after.state, time.monotonic())
+        ended = time.monotonic()
+    taken_seconds = cpu_seconds(os.getpid()) - before_seconds
+    return _Result(found.partner, ended, taken_seconds, _digest(after.state))
 
-    pending = [learners.submit(learner, process, own) for process, own in zip(swarm, replicas, strict=True)]
-    processes = [os.getpid(), *(process.process.pid for process in swarm)]
-    before_bytes, before_seconds = sent_bytes(places), with_descendants_seconds(processes)
-    go.wait()
-    began = time.monotonic()
-    results = [each.result() for each in pending]
-    taken_seconds = with_descendants_seconds(processes) - before_seconds
-    bytes_sent = sent_bytes(places) - before_bytes
-    _check(rule, replicas, [process.client.status().peer for process in swarm], results)
-    ended = max(each.ended for each in results)
-    return AveragingRound(ended - began, bytes_sent, taken_seconds / len(swarm), 1.0)
+
+def _expected(rule: AveragingRule, number: int, own: int, other: int, parameters: int) -> str:
+    """Returns the digest of the formula's result."""
+    return _digest(_formula(rule, *(_replica(rule, number, peer, parameters) for peer in (own, other))))
 
 
 def _replica(rule: AveragingRule, number: int, peer: int, parameters: int) -> SimulatedReplica:
@@ -158,22 +201,26 @@ def _offering(rule: AveragingRule, own: SimulatedReplica) -> Offering:
 
 def _check(
     rule: AveragingRule,
-    replicas: Sequence[SimulatedReplica],
+    number: int,
+    parameters: int,
     names: Sequence[str],
     results: Sequence[_Result],
+    learners: Sequence[ProcessPoolExecutor],
 ) -> None:
     """Raises ``WrongResultError`` unless all are paired and each result is the formula's on the two blobs."""
-    digests = [_digest(each.state) for each in results]
+    expected = []
     for own, result in enumerate(results):
         if result.partner not in names:
             raise WrongResultError(f"peer {own} averaged with {result.partner}, which is none of us")
         other = names.index(result.partner)
         if results[other].partner != names[own]:
             raise WrongResultError(f"peer {own} averaged with {other}, and that one with {results[other].partner}")
-        if digests[own] != _digest(_formula(rule, replicas[own], replicas[other])):
-            raise WrongResultError(f"peer {own} has a result with {other} that is not the formula's")
-        if isinstance(rule, DenseRule) and digests[own] != digests[other]:
-            raise WrongResultError(f"peers {own} and {other} have equal outer weights and end with unequal ones")
+        expected.append(learners[own].submit(_expected, rule, number, own, other, parameters))
+    for own, result in enumerate(results):
+        if result.digest != expected[own].result():
+            raise WrongResultError(f"peer {own} has a result with {result.partner} that is not the formula's")
+        if isinstance(rule, DenseRule) and result.digest != results[names.index(result.partner)].digest:
+            raise WrongResultError(f"peer {own} and its partner have equal outer weights and end with unequal ones")
 
 
 def _formula(rule: AveragingRule, own: SimulatedReplica, other: SimulatedReplica) -> State:

@@ -9,16 +9,21 @@ trained one from what its own learning sampled.
 ``builtin`` is the model itself, where the engine would not guess by itself. ``40M`` and ``0.5B`` are the same function
 at the cost of a larger model (``widened``): a trained model's answers, without a large model that was trained.
 
+A round is as many calls as it takes until each of the six tasks had equally many prompts: calls differ, since some
+tasks have longer answers, or ones that are easier to guess. ``unlike`` is what must cost nothing: random prompts and
+answers, sampled at a temperature at which no token follows from another, nothing remembered.
+
 Beside tokens a second of wall time, those of the process's CPU time are printed: they hold where other programs use the
 cores too. Equal samples: token ids and log-probabilities to the bit.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,6 +31,7 @@ from typing import Final
 import numpy as np
 
 from node.configuration import Config, EngineSection, LearnerSection, PolicySection
+from node.engines.cache_size import ROW_MULTIPLE
 from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sample, Sampling
 from node.engines.torch import TorchEngine
 from node.events import RoundDone
@@ -54,6 +60,7 @@ PEERS: Final = ("robin", "finch")
 PEERS_PROMPTS: Final = 600  # that each peer has answered
 OWN_PROMPTS: Final = 600  # that the fresh model has answered
 PEERS_SEED, MEASURED_SEED, OWN_SEED = 1_000_000, 2_000_000, 3_000_000  # of prompts; learning draws from others
+UNLIKE: Final = 8.0  # a temperature
 CLOCKS: Final = {"wall": time.perf_counter, "CPU": time.process_time}
 
 Answers = list[tuple[Sequence[int], Sequence[int]]]  # prompt and answer, in wren's tokens
@@ -154,41 +161,70 @@ def right_answers_of_peers(policy: Policy) -> Answers:
 
 @dataclass
 class Contest:
-    """One model and number of rows: the speeds of both engines, call by call."""
+    """One model and number of rows: tokens and seconds of both engines, round by round."""
 
-    speeds: dict[tuple[bool, str], list[float]] = field(default_factory=dict)  # with guesses?, clock
+    seconds: dict[tuple[bool, str], list[float]] = field(default_factory=dict)  # with guesses?, clock
+    tokens: list[int] = field(default_factory=list)
     equal: int = 0
     samples: int = 0
 
     def ratio(self, clock: str) -> float:
-        """The median over the calls, of which each had the same prompts and seed twice."""
-        pairs = zip(self.speeds[True, clock], self.speeds[False, clock], strict=True)
-        return statistics.median(with_guesses / without for with_guesses, without in pairs)
+        """The median over the rounds, of which each had the same prompts and seeds twice."""
+        pairs = zip(self.seconds[True, clock], self.seconds[False, clock], strict=True)
+        return statistics.median(without / with_guesses for with_guesses, without in pairs)
+
+    def speed(self, drafts: bool) -> float:
+        pairs = zip(self.tokens, self.seconds[drafts, "wall"], strict=True)
+        return statistics.median(tokens / seconds for tokens, seconds in pairs)
 
 
-def contest(policy: Policy, history: Answers, rows: int, calls: int) -> tuple[Contest, TorchEngine]:
-    """The engines take turns at ``calls`` calls, after two that are not counted."""
+Asking = Callable[[int], list[GenerationRequest]]  # the requests of a call
+
+
+def task_requests(policy: Policy, rows: int) -> Asking:
+    groups = rows // COMPLETIONS
+
+    def asked(call: int) -> list[GenerationRequest]:
+        prompts = [TASKS.prompt(call * groups + number, MEASURED_SEED) for number in range(groups)]
+        return requests_of(policy, prompts, COMPLETIONS)
+
+    return asked
+
+
+def unlike_requests(policy: Policy, rows: int) -> Asking:
+    def asked(call: int) -> list[GenerationRequest]:
+        random = np.random.default_rng(call)
+        prompts = random.integers(2, policy.tokens.vocabulary, (rows // COMPLETIONS, 16))
+        return [GenerationRequest(prompt.tolist(), COMPLETIONS, 12) for prompt in prompts]
+
+    return asked
+
+
+def contest(
+    policy: Policy, history: Answers, rows: int, rounds: int, asking: Asking, temperature: float = 1.0
+) -> tuple[Contest, TorchEngine]:
+    """The engines take turns at each call of ``rounds`` rounds, after one round that is not counted."""
     engines = {drafts: TorchEngine(policy, rows=ENGINE_ROWS, seed=0, drafts=drafts) for drafts in (False, True)}
     drafting = engines[True].drafting
     assert drafting is not None
     for prompt, answer in history:
         drafting.index.remember(prompt, answer)
         drafting.index.look_at_waiting()
-    result = Contest({(drafts, clock): [] for drafts in engines for clock in CLOCKS})
-    groups = rows // COMPLETIONS
-    for call in range(calls + 2):
-        prompts = [TASKS.prompt(call * groups + number, MEASURED_SEED) for number in range(groups)]
-        asked = requests_of(policy, prompts, COMPLETIONS)
+    result = Contest({(drafts, clock): [0.0] * rounds for drafts in engines for clock in CLOCKS}, [0] * rounds)
+    calls = len(DEFAULT_TASKS) // math.gcd(len(DEFAULT_TASKS), rows // COMPLETIONS)
+    for call in range(calls * (rounds + 1)):
+        counted, asked = call // calls - 1, asking(call)
         given: dict[bool, list[Sample]] = {}
         for drafts in (False, True) if call % 2 else (True, False):
             began = {clock: now() for clock, now in CLOCKS.items()}
-            samples = engines[drafts].generate(asked, Sampling(seed=call))
+            samples = engines[drafts].generate(asked, Sampling(temperature, call))
             seconds = {clock: now() - began[clock] for clock, now in CLOCKS.items()}
             given[drafts] = [each for group in samples for each in group]
-            tokens = sum(len(each.token_ids) for each in given[drafts])
             for clock in CLOCKS:
-                if call >= 2:
-                    result.speeds[drafts, clock].append(tokens / seconds[clock])
+                if counted >= 0:
+                    result.seconds[drafts, clock][counted] += seconds[clock]
+        if counted >= 0:
+            result.tokens[counted] += sum(len(each.token_ids) for each in given[False])
         result.samples += len(given[False])
         result.equal += sum(map(_equal, given[False], given[True]))
     return result, engines[True]
@@ -206,7 +242,7 @@ def _equal(one: Sample, other: Sample) -> bool:
     return np.array_equal(one.token_ids, other.token_ids) and np.array_equal(one.logps, other.logps)
 
 
-def measure_drafts(folder: Path, shapes: Sequence[str], calls: int, training_rounds: int) -> list[Figure]:
+def measure_drafts(folder: Path, shapes: Sequence[str], rounds: int, training_rounds: int) -> list[Figure]:
     figures: list[Figure] = []
     fresh, learning = load("builtin:wren"), load("builtin:wren")
     peers = right_answers_of_peers(fresh)
@@ -226,24 +262,37 @@ def measure_drafts(folder: Path, shapes: Sequence[str], calls: int, training_rou
                 write_widened(source, wider, model)
             policy = load(str(model))
             for rows in ROWS[shape]:
-                result, engine = contest(policy, history, rows, calls)
-                figures += _figures(f"drafts: {shape}, {name}, {rows} rows", result, engine)
-                ratios = ", ".join(f"{clock} × {result.ratio(clock):.3f}" for clock in CLOCKS)
-                equal = f"{result.equal} of {result.samples} samples equal"
-                print(f"{shape}, {name}, {rows} rows: {ratios}; {equal}", file=sys.stderr, flush=True)
+                result, engine = contest(policy, history, rows, rounds, task_requests(policy, rows))
+                figures += _figures(f"drafts: {shape}, {name}, {rows} rows", result, engine, "≥ 1.3")
+            if name == "fresh" and wider is not None:
+                rows = ROWS[shape][0]
+                result, engine = contest(policy, [], rows, rounds, unlike_requests(policy, rows), UNLIKE)
+                figures += _figures(f"drafts: {shape}, unlike, {rows} rows", result, engine)
     return figures
 
 
-def _figures(title: str, result: Contest, engine: TorchEngine) -> list[Figure]:
+def _figures(title: str, result: Contest, engine: TorchEngine, bar: str | None = None) -> list[Figure]:
     assert engine.drafting is not None
-    counts = engine.drafting.counts
-    without, with_guesses = (statistics.median(result.speeds[drafts, "wall"]) for drafts in (False, True))
+    counts, seconds = engine.drafting.counts, engine.drafting.seconds
     held = counts.held / counts.guesses if counts.guesses else 0.0
+    ratios = ", ".join(f"{clock} × {result.ratio(clock):.3f}" for clock in CLOCKS)
+    equal = f"{result.equal} of {result.samples} samples equal"
+    guesses = f"{held:.2f} of {counts.guesses} guesses held"
+    print(f"{title}: {ratios}; {guesses}; {equal}", file=sys.stderr, flush=True)
     return [
-        Figure(f"{title}: without", without, "tokens/s", "higher"),
-        Figure(f"{title}: with", with_guesses, "tokens/s", "higher"),
-        Figure(f"{title}: with / without", result.ratio("wall"), "×", "higher", "≥ 1.3"),
+        Figure(f"{title}: without", result.speed(False), "tokens/s", "higher"),
+        Figure(f"{title}: with", result.speed(True), "tokens/s", "higher"),
+        Figure(f"{title}: with / without", result.ratio("wall"), "×", "higher", bar),
         Figure(f"{title}: the same, CPU time", result.ratio("CPU"), "×", "higher"),
         Figure(f"{title}: guesses that held", held, "", "higher"),
+        *(
+            Figure(
+                f"{title}: a pass of {size * ROW_MULTIPLE} positions, against 8",
+                seconds.of(size) / seconds.of(1),
+                "×",
+                "lower",
+            )
+            for size in (2, 4, 8)
+        ),
         Figure(f"{title}: equal samples", result.equal / result.samples, "", "higher", "1"),
     ]

@@ -47,7 +47,12 @@ from scripts.experiments.harness.node_engine import engine_of_node
 from scripts.experiments.harness.plans import Measurement, NodeHistory, NodePlan, RunPlan, RunResult
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm, SwarmMember
 from scripts.experiments.harness.skills import EIGHT_SKILLS
-from scripts.experiments.harness.trials import SharedUpdates, change_first_factors, change_trained
+from scripts.experiments.harness.trials import (
+    SharedUpdates,
+    change_first_factors,
+    change_trained,
+    other_compressed_constants,
+)
 
 ROUND_SECONDS: Final = 5.0  # of network time for a round of all nodes
 WAIT_SECONDS: Final = 300.0  # a hang guard
@@ -195,6 +200,8 @@ def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambd
     with ExitStack() as stack:
         for name in plan.ablations:
             stack.enter_context(ABLATIONS[name]())
+        if "compressed" in plan.trial:
+            stack.enter_context(other_compressed_constants(plan.trial["compressed"]))
         swarm = None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="experiment-")))
         if len(plan.nodes) > 1:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from node.configuration import Config
 
 HARNESS_VERSION: Final = 1
+COMPRESSED_VERSION: Final = 2  # the same, for runs with averaging in few bytes alone
 
 # Sections of the configuration that shape a run; a new key in another section leaves earlier results valid.
 SHAPING: Final = {"tasks", "engine", "learner", "objective"}
@@ -92,6 +93,8 @@ class RunPlan(Struct, frozen=True, omit_defaults=True):  # so that a field added
             node.config(self.seed).model_dump(mode="json", include=SHAPING | ({"averaging"} & node.settings.keys()))
             for node in self.nodes
         ]
+        if any(node.settings.get("averaging", {}).get("encoding") == "sparse-2bit" for node in self.nodes):
+            shape["compressed"] = COMPRESSED_VERSION
         canonical = json.dumps(shape, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 

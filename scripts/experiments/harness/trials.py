@@ -3,18 +3,22 @@
 ``first_factors``: "own" draws an adapter's A from each node's name, not from the family; "frozen" never trains it.
 ``trained``: "matrices" trains, of whole weights, those alone that an adapter adapts; "head" trains, beside an adapter,
 the output matrix, which is the embedding where the two are tied.
+``compressed``: averaging in few bytes with these constants instead of the node's.
 ``update_sum``: all nodes add each other's sparse updates every so many rounds, with these settings of ``UpdateSum``.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from torch import nn
 
+from node.averaging import rules
 from node.learner.optimizer import MasterAdamW
 from node.policy.first_factors import draw_first_factors, is_first_factor
 from node.policy.policy import Policy
@@ -46,6 +50,16 @@ def change_trained(policy: Policy, which: str) -> None:
         head.weight.requires_grad_(True)
     else:
         raise ValueError(f"no trial of what is trained is called {which!r}")
+
+
+@contextmanager
+def other_compressed_constants(settings: Mapping[str, Any]) -> Iterator[None]:
+    before = rules.COMPRESSED
+    rules.COMPRESSED = replace(before, **settings)  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        rules.COMPRESSED = before  # type: ignore[misc]
 
 
 class SharedUpdates:

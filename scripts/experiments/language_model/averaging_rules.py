@@ -170,7 +170,7 @@ class CompressedPairs(ReplicaRule):
                 theirs = decode_compressed(sent[other].blob, self.layout)
                 self._states[own] = compressed.outer_step(self._states[own], sent[own], theirs, self._constants)
                 self.count_received(len(sent[other].blob))
-        return [state.outer for state in self._states]
+        return [compressed.weights_of(state, self._constants) for state in self._states]
 
 
 class SparseLoCo(ReplicaRule):

@@ -19,7 +19,7 @@ from protocol.errors import UnreachableError
 from swarm.address_groups import groups_of
 from swarm.host import PeerId
 from swarm.hosts.libp2p.containment import PEER_FAILURES
-from swarm.hosts.libp2p.yamux import PAYLOAD_BYTES, SteadyStream
+from swarm.hosts.libp2p.yamux import SteadyStream, frame_bytes
 
 DISCARDED_BYTES = 1 << 16  # at a time
 LOOK_SECONDS = 0.02  # between two looks whether a stream that waits for its peer's window is dead
@@ -41,7 +41,7 @@ class Libp2pStream:
             raise RuntimeError("send after close: this end of the stream is closed")
         left = memoryview(payload)
         while left:
-            frame = left[: min(await self._window(), PAYLOAD_BYTES)]
+            frame = left[: frame_bytes(len(left), await self._window())]
             try:
                 await self._yamux.send_frame(frame)
             except PEER_FAILURES as error:

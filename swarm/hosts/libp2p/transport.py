@@ -13,6 +13,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,8 +35,9 @@ from swarm.hosts.bandwidth import Bandwidth
 FIRST_BYTES = 16  # of what the other end sends: enough to tell text from a greeting and from a private cluster's nonce
 LEAST_TEXT_BYTES = 5
 TEXT_BYTES = frozenset(b"\t\r\n") | frozenset(range(0x20, 0x7F))
-READ_BYTES = 1 << 16  # no less than the longest message of Noise
-WAKE_BYTES = 1 << 15  # far below any receive buffer, so that the window never closes before it is reached
+READ_BYTES = 1 << 17  # no less than the longest message of Noise
+# Far below any receive buffer, so that the window never closes before it is reached; Linux makes room for so many.
+WAKE_BYTES = 1 << 16 if sys.platform == "linux" else 1 << 15
 LEAST_WAKE_BYTES = 2048  # less than that is worth no call that asks to be woken later
 CONNECTIONS_PER_PEER = 3  # ``connecting.upgrading`` refuses further ones
 UNACKNOWLEDGED_SECONDS = 30.0  # a router that forgot a connection is silent; a peer is dialled again soon after
@@ -96,9 +99,12 @@ class MeteredSocket(TrioTCPStream):
         self._meter.sent_bytes += len(data)
 
     async def read(self, n: int | None = None) -> bytes:
+        size = READ_BYTES if n is None else min(n, READ_BYTES)
         await acquire_at_once(self.read_lock)
         try:
-            data = bytes(await self.stream.receive_some(READ_BYTES if n is None else min(n, READ_BYTES)))
+            data = await self._read_woken(size) if self._wake_bytes > 1 else None
+            if data is None:
+                data = bytes(await self.stream.receive_some(size))
         except trio.BrokenResourceError as error:
             raise ConnectionClosedError(f"the peer broke the connection: {error}", transport="tcp") from error
         except trio.ClosedResourceError:
@@ -110,6 +116,17 @@ class MeteredSocket(TrioTCPStream):
         if len(self._first_bytes) < FIRST_BYTES:
             self._first_bytes += data[: FIRST_BYTES - len(self._first_bytes)]
         return data
+
+    async def _read_woken(self, size: int) -> bytes | None:
+        """Waits until as much is here as ``wake_for`` said, and reads; None leaves all else to trio.
+
+        trio would first read the few bytes that happen to be here, which is a turn of the loop, and wait then.
+        """
+        try:
+            await trio.lowlevel.wait_readable(self.stream.socket.fileno())
+            return os.read(self.stream.socket.fileno(), size)
+        except OSError:
+            return None
 
     @property
     def has_answered_in_text(self) -> bool:
@@ -123,9 +140,9 @@ class MeteredSocket(TrioTCPStream):
         """
         wake_bytes = 1 if missing_bytes < LEAST_WAKE_BYTES else min(missing_bytes, WAKE_BYTES)
         if wake_bytes != self._wake_bytes:
-            self._wake_bytes = wake_bytes
-            with suppress(OSError):  # closed: the read that follows raises
+            with suppress(OSError):  # closed, or a system without it: the read that follows raises, or waits for a byte
                 self.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVLOWAT, wake_bytes)
+                self._wake_bytes = wake_bytes
 
     async def close(self) -> None:
         try:

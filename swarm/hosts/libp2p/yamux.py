@@ -49,6 +49,7 @@ ALL_UNREAD_BYTES = 64 * 1024 * 1024  # of all connections of this process, by at
 ALL_CHECKED_EVERY_BYTES = 8 * 1024 * 1024
 STALE_SECONDS = 1.0
 PAYLOAD_BYTES = NOISE_PLAINTEXT_BYTES - HEADER_SIZE  # in one frame: one Noise message; more would make two
+REST_BYTES = 4096  # a shorter rest goes with the frame before it: a second message costs less than a second write
 
 library.MAX_WINDOW_SIZE = WINDOW_BYTES  # the library reads it when a window grows and when a frame claims its size
 
@@ -91,7 +92,7 @@ class SteadyStream(YamuxStream):
                 awaited.set()
 
     async def send_frame(self, payload: memoryview) -> None:
-        """Writes one frame, for which the peer's window must have room, of ``PAYLOAD_BYTES`` at most.
+        """Writes one frame, for which the peer's window must have room, as long as ``frame_bytes`` says at most.
 
         ``write`` of the library looks at the window under three locks, each of which is a turn of the loop. Nothing
         comes between looking and taking here, so that none is needed. More than a frame is not written at once: what
@@ -135,6 +136,12 @@ class SteadyStream(YamuxStream):
         if free_bytes >= self.target_recv_window // 2:
             granted_bytes = self._grow_to_delta(unread_bytes) + self._apply_autotune_epoch(unread_bytes)
             await self.send_window_update(granted_bytes)
+
+
+def frame_bytes(left_bytes: int, window_bytes: int) -> int:
+    """Returns how many of the bytes left to send go into the next frame."""
+    longest = PAYLOAD_BYTES if left_bytes > PAYLOAD_BYTES + REST_BYTES else left_bytes
+    return min(longest, window_bytes)
 
 
 library.YamuxStream = SteadyStream  # type: ignore[misc]  # the library makes one for each stream, whoever opened it

@@ -24,6 +24,7 @@ from node.averaging.rules import (
     DenseRule,
     State,
     averaging_snapshot,
+    moved,
     restore_averaging,
     rule_of,
 )
@@ -169,18 +170,30 @@ def test_weights_that_are_not_finite_are_offered_by_neither_rule() -> None:
             rule.offer(bad, None, afresh=False, random=Random(1))
 
 
-def test_a_replica_that_was_alone_for_long_loses_nothing_of_what_it_learnt_and_tells_the_most_of_it() -> None:
+@pytest.mark.parametrize("afresh", [False, True])
+def test_a_replica_loses_nothing_that_it_learnt_however_long_ago_it_averaged_and_tells_the_most_of_it(
+    afresh: bool,
+) -> None:
     before = going_on(1)
     learnt = plus(before.outer, weights(7, 1.0))
-    afresh = CompressedRule().offer(learnt, before, afresh=True, random=Random(1))
-    told = decode_compressed(content(afresh), layout_of(learnt))
+    offering = CompressedRule().offer(learnt, before, afresh=afresh, random=Random(1))
+    told = decode_compressed(content(offering), layout_of(learnt))
     assert all(float(np.abs(sent.values).max()) > 1.0 for sent in told.update if sent.size > 1)
     silent = CompressedRule().offer(learnt, None, afresh=False, random=Random(1))  # has learnt nothing
-    after = afresh.averaged(memoryview(content(silent)), 0.0).state
-    assert norm(minus(after.outer, learnt)) < 1e-4 * norm(learnt)
-    straight = CompressedRule().offer(learnt, before, afresh=False, random=Random(1))
-    lost = straight.averaged(memoryview(content(silent)), 0.0).state
-    assert norm(minus(lost.outer, learnt)) > 0.5 * norm(weights(7, 1.0))
+    after = offering.averaged(memoryview(content(silent)), 0.0).state
+    assert norm(minus(moved(learnt, learnt, after), learnt)) < 1e-6 * norm(learnt)
+    assert norm(minus(after.outer, learnt)) > 0.5 * norm(weights(7, 1.0))  # most of it is still to be sent
+
+
+def test_what_is_learnt_during_an_exchange_comes_on_top_of_the_step() -> None:
+    ours = offered(1)
+    theta = plus(going_on(1).outer, weights(91, 0.1))
+    after = ours.averaged(memoryview(content(offered(2))), 1.0).state
+    since = weights(5, 0.1)
+    still, later = moved(theta, theta, after), moved(plus(theta, since), theta, after)
+    assert norm(minus(minus(later, still), since)) < 1e-6 * norm(theta)
+    assert isinstance(after, CompressedState)
+    assert norm(minus(still, plus(after.outer, after.residual))) == 0
 
 
 def test_a_first_offer_has_nothing_to_tell_and_the_first_step_only_begins() -> None:
@@ -202,11 +215,11 @@ def test_either_state_comes_back_from_a_checkpoint(state: State) -> None:
         restore_averaging(averaging_snapshot(state), {"tail": torch.zeros(2)})
 
 
-def test_a_node_that_changes_its_rule_goes_on_from_the_same_outer_weights() -> None:
+def test_a_node_that_changes_its_rule_goes_on_from_where_its_last_step_left_it() -> None:
     dense, sparse = noloco.begin(weights(1), steps=4), going_on(2)
     learnt = plus(weights(1), weights(3, 0.1))
     to_sparse = CompressedRule().offer(learnt, dense, afresh=False, random=Random(1))
     to_dense = DenseRule().offer(learnt, sparse, afresh=False, random=Random(1))
     assert isinstance(to_dense.start, OuterState)
     assert digest(to_sparse.start.outer) == digest(dense.outer) and to_sparse.start.steps == 4
-    assert digest(to_dense.start.outer) == digest(sparse.outer) and to_dense.start.steps == 3
+    assert digest(to_dense.start.outer) == digest(plus(sparse.outer, sparse.residual)) and to_dense.start.steps == 3

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from node.averaging import compressed, noloco
+from node.averaging import compressed
 from node.averaging.compressed import CompressedConstants, CompressedOffer, CompressedState, mean_update
 from node.policy.weight_layout import layout_of
 from protocol.errors import StorageError
@@ -76,7 +76,7 @@ def test_the_step_is_the_formula() -> None:
         for state, offered in ((one, plus(one.outer, learnt)), (other, plus(other.outer, theirs_learnt))):
             residual = np.zeros(base[name].numel(), np.float32)
             change = (offered[name] - state.outer[name]).reshape(-1).numpy()
-            both.append(sparsify.sparsify(residual, change, decay=1.0, kept=64))
+            both.append(sparsify.sparsify(residual, change, decay=1.0, kept=USUAL.kept))
             residuals.append(residual)
         expected = one.outer[name].reshape(-1).numpy().astype(np.float64)
         total, senders = np.zeros((2, len(expected)))
@@ -194,25 +194,30 @@ def test_a_partner_that_counts_less_moves_us_less() -> None:
     assert distance(one, half) == pytest.approx(0.5 * distance(one, whole), rel=1e-3)
 
 
-def test_what_was_learnt_during_an_exchange_is_kept() -> None:
-    state = compressed.begin(weights(1))
-    offered = plus(state.outer, weights(2, 0.1))
-    ours = compressed.make_offer(state, offered, 0, USUAL)
-    after = compressed.outer_step(state, ours, received(ours), USUAL)
-    since = weights(3, 0.1)
-    moved = noloco.overlapped(plus(offered, since), offered, after.outer)
+@pytest.mark.parametrize("kappa", [0.0, 0.5, 1.0])
+def test_what_was_learnt_is_sent_once_whatever_share_of_the_rest_stays_in_the_weights(kappa: float) -> None:
+    constants = replace(USUAL, unsent_kept=kappa)
+    state, learnt = compressed.begin(weights(1)), {name: torch.zeros(shape) for name, shape in SHAPES.items()}
+    silent = received(compressed.make_offer(state, state.outer, 0, constants))
+    theta: Mapping[str, Tensor] = state.outer
+    for step in range(4):
+        change = weights(10 + step, 0.1)
+        learnt, theta = plus(learnt, change), plus(theta, change)
+        ours = compressed.make_offer(state, theta, 0, constants)
+        state = compressed.outer_step(state, ours, silent, constants, share=0.0)
+        theta = compressed.weights_of(state, constants)
     for name in SHAPES:
-        torch.testing.assert_close(moved[name], after.outer[name] + since[name])
-    still = noloco.overlapped(offered, offered, after.outer)
-    assert all(torch.equal(still[name], after.outer[name]) for name in SHAPES)
+        everything = state.outer[name] + state.residual[name]
+        torch.testing.assert_close(everything, weights(1)[name] + learnt[name], rtol=0, atol=1e-5)
+        torch.testing.assert_close(theta[name], state.outer[name] + kappa * state.residual[name])
 
 
-def test_an_exchange_takes_a_fiftieth_of_bf16() -> None:
+def test_an_exchange_takes_less_than_a_twentieth_of_bf16() -> None:
     big = {"matrix": torch.randn(1024, 1024), "bias": torch.randn(1024)}
     state = compressed.begin(big)
     offered = {name: tensor + 0.01 * torch.randn(tensor.shape) for name, tensor in big.items()}
     parameters = sum(tensor.numel() for tensor in big.values())
-    assert 2 * parameters / len(compressed.make_offer(state, offered, 0, USUAL).blob) >= 50
+    assert 2 * parameters / len(compressed.make_offer(state, offered, 0, USUAL).blob) >= 25
 
 
 def test_a_checkpoint_gives_the_state_back() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from node.engines.decoder import Drafts
+from node.engines.drafting.answer_index import AnswerIndex, RowStates
 from node.engines.drafting.pass_choice import (
     TRIAL_EVERY,
     PassSeconds,
@@ -23,6 +24,7 @@ from node.engines.drafting.row_drafts import verified
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.lean.decoder import LeanDecoder
 from node.engines.torch import TorchEngine, decoder_for
+from node.kernels.cpu_drafts import GREEDY, propose, take
 from node.policy.policy import Policy
 from tests.node.engines.test_batch import Samples, requests, same
 
@@ -169,6 +171,83 @@ def test_guesses_count_up_to_the_first_that_was_not_drawn() -> None:
     assert taken.tolist() == [3, 1, 2]
     assert [tokens[: taken[row], row].tolist() for row in range(3)] == [[7, 8, 1], [4], [5, 6]]
     assert [of_tokens[: taken[row], row].tolist() for row in range(3)] == [[0, 1, 2], [4], [5, 6]]
+
+
+END = 1
+
+
+class Guesses:
+    """What one row would be guessed, without an engine."""
+
+    def __init__(self) -> None:
+        self.index, self.states = AnswerIndex(), RowStates.of(1)
+
+    def learn(self, prompt: list[int], answer: list[int]) -> None:
+        self.index.remember(prompt, answer)
+        self.index.look_at_waiting()
+
+    def take(self, answer: list[int], uniforms: list[float]) -> None:
+        index = self.index
+        tokens, numbers = np.array(answer)[:, None], np.array(uniforms)[:, None]
+        take(tokens, numbers, np.array([len(answer)]), *self.states.first(1), index.table, index.weights, index.counts)
+
+    def after(self, prompt: list[int], uniforms: list[float], most: int = 8) -> list[int]:
+        self.states.begin(0, prompt)
+        return self.next(uniforms, most)
+
+    def next(self, uniforms: list[float], most: int = 8) -> list[int]:
+        index, room = self.index, np.zeros((1, 8), dtype=np.int64)
+        numbers, chances = np.resize(np.array(uniforms), (8, 1)), np.zeros((1, 8))
+        learnt = index.table, index.weights, index.counts
+        propose(numbers, np.array([most]), np.array([END]), 0.05, *self.states.first(1), *learnt, room, chances)
+        assert (np.diff(chances[0]) <= 0).all()
+        tokens: list[int] = room[0, : np.count_nonzero(chances)].tolist()
+        return tokens
+
+
+def test_number_that_will_draw_a_token_tells_more_than_what_followed_most_often() -> None:
+    guesses, prompt = Guesses(), [5, 9, 7]
+    right = []
+    for number in np.random.default_rng(3).random(900).tolist():  # one in two is 11, one in four 12 and 13
+        drawn = 11 + (number >= 0.5) + (number >= 0.75)
+        right.append(guesses.after(prompt, [number], most=1) == [drawn])
+        guesses.states.begin(0, prompt)
+        guesses.take([drawn], [number])
+    assert np.mean(right[300:]) > 0.65, "11 is right half of the time"
+    assert guesses.after(prompt, [GREEDY], most=1) == [11]
+
+
+def test_answers_that_take_up_their_prompts_in_reverse_are_guessed_for_prompts_never_seen() -> None:
+    guesses, random = Guesses(), np.random.default_rng(1)
+    words = [random.choice(np.arange(20, 40), 4, replace=False).tolist() for _ in range(420)]
+    for word in words[:400]:
+        guesses.learn([3, 4, *word, 6], [*word[::-1], END])
+    right = [guesses.after([3, 4, *word, 6], [GREEDY]) == word[::-1] for word in words[400:]]
+    assert sum(right) >= 18
+
+
+def test_answers_that_copy_a_part_of_their_prompts_are_guessed_once_the_part_has_begun() -> None:
+    guesses, random = Guesses(), np.random.default_rng(4)
+    texts = [random.integers(20, 1000, random.integers(12, 20)).tolist() for _ in range(320)]
+    for text in texts[:300]:
+        begins = random.integers(2, len(text) - 6)
+        guesses.learn([3, 4, *text], [*text[begins : begins + 6], END])
+    guessed = 0
+    for text in texts[300:]:
+        guesses.states.begin(0, [3, 4, *text])
+        guesses.take(text[4:6], [GREEDY, GREEDY])
+        guessed += guesses.next([GREEDY])[:2] == text[6:8]
+    assert guessed >= 18
+
+
+def test_random_answers_are_hardly_guessed() -> None:
+    guesses, random = Guesses(), np.random.default_rng(2)
+    numbers = random.random((500, 8))
+    for row in numbers:
+        guesses.states.begin(0, random.integers(2, 1000, 6).tolist())
+        guesses.take(random.integers(2, 1000, 8).tolist(), row.tolist())
+    made = [guesses.after(random.integers(2, 1000, 6).tolist(), row.tolist()) for row in numbers[:50]]
+    assert sum(map(len, made)) < 10
 
 
 def seconds_of(by_size: dict[int, float]) -> PassSeconds:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from node.engines.vllm_backend.environment import Installed
 from node.fit.footprint import Phase, footprint_of, trained_parameters, weight_bytes
 from node.fit.workload import VllmMemory, workload_of
 from tests.node.fit.shapes import GB, PLAIN, ROUND, config, sizes
 
 QWEN = sizes("Qwen2.5-0.5B")
+CPU, CUDA = Installed("cpu", "0.32.0"), Installed("cuda", "0.32.0")
 ON_VLLM = replace(ROUND, engine_elsewhere=True, vllm=VllmMemory(GB, 30 * GB))
 EMBEDDED_ALONE = {"engine process", "weights in the engine's process", "keys and values", "sampling", "prompts"}
 
@@ -26,7 +28,10 @@ def test_on_a_processor_it_holds_weights_and_cache_in_every_phase_and_nothing_is
     for phase in footprint_of(QWEN, chosen, ON_VLLM).phases:
         found = parts(phase)
         assert found["vLLM's keys and values"] == GB
-        assert found["vLLM's weights"] >= weight_bytes(QWEN, chosen) + 2 * trained_parameters(QWEN, chosen)
+        loaded_anew = 1 if rank else 2  # all weights, or an adapter alone
+        assert found["vLLM's weights"] >= loaded_anew * weight_bytes(QWEN, chosen) + 2 * trained_parameters(
+            QWEN, chosen
+        )
         assert found["copies for the engine"] == 4 * trained_parameters(QWEN, chosen)  # in the learner
         assert not EMBEDDED_ALONE & found.keys() and "engine's copies" not in found
 
@@ -34,12 +39,11 @@ def test_on_a_processor_it_holds_weights_and_cache_in_every_phase_and_nothing_is
 def test_a_larger_cache_is_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = config(engine={"backend": "vllm"})
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
-    small = workload_of(chosen, (), QWEN)
+    small = workload_of(chosen, (), QWEN, vllm=CPU)
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "5")
-    large = workload_of(chosen, (), QWEN)
+    large = workload_of(chosen, (), QWEN, vllm=CPU)
     peaks = [footprint_of(QWEN, PLAIN, replace(each, answer_tokens=100)).peak_bytes("host") for each in (small, large)]
     assert peaks[1] - peaks[0] == 4 * 2**30
-    assert workload_of(config(), (), QWEN).vllm is None
 
 
 def test_on_a_card_it_has_its_share_while_the_round_generates_and_main_memory_while_it_learns() -> None:
@@ -48,9 +52,29 @@ def test_on_a_card_it_has_its_share_while_the_round_generates_and_main_memory_wh
     assert generating["vLLM"] == 30 * GB and "vLLM" not in learning
     assert learning["vLLM's process"] > weight_bytes(QWEN, PLAIN)
     assert not EMBEDDED_ALONE & generating.keys()
-    assert workload_of(config(engine={"backend": "vllm", "memory_share": 0.5}), (), QWEN, card_bytes=80 * GB).vllm == (
-        VllmMemory(2**30, 40 * GB)
-    )
+
+
+@pytest.mark.parametrize(
+    ("backend", "installed", "card_bytes", "counted"),
+    [
+        ("vllm", CUDA, 80 * GB, VllmMemory(2**30, 40 * GB)),
+        ("auto", CUDA, 80 * GB, VllmMemory(2**30, 40 * GB)),
+        ("auto", CPU, None, None),  # on a processor it is the engine only for who sets it
+        ("vllm", CPU, None, VllmMemory(2**30)),
+        ("vllm", None, 80 * GB, None),  # the embedded engine takes over
+    ],
+)
+def test_it_is_counted_where_it_will_generate(
+    backend: str,
+    installed: Installed | None,
+    card_bytes: int | None,
+    counted: VllmMemory | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    chosen = config(engine={"backend": backend, "memory_share": 0.5})
+    found = workload_of(chosen, (), QWEN, card_bytes=card_bytes, vllm=installed)
+    assert found.vllm == counted and found.engine_elsewhere == (counted is not None)
 
 
 def test_an_engine_that_runs_beside_the_learner_keeps_the_card() -> None:

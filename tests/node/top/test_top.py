@@ -26,7 +26,7 @@ from node.api.server import served
 from node.api.swarm_summary import swarm_answer
 from node.api.types import PeersAnswer, PeerView
 from node.cli import main as cli
-from node.events import Fault
+from node.events import EngineChanged, Fault
 from node.home import Home
 from node.top import watch
 from node.top.node_view import node_lines
@@ -37,6 +37,7 @@ from node.top.terminal_app import HELP, Top
 from node.top.text import Column, Line, Span, bars, fitted, resampled, table, widths, wrapped
 from node.top.watch import NO_NODE, Seen, View, Watch, polled
 from scripts.bench.common.simulated_node import TASKS, SimulatedNode
+from scripts.page_answers import donors_of
 from swarm.api import ReachStatus
 from tests.hang_guard import HANG_SECONDS
 
@@ -314,6 +315,17 @@ def test_why_a_node_is_alone_and_its_last_fault_are_shown() -> None:
     text = text_of(node_lines(node.status(), None, NOW, 79, 21))
     assert "never" in text and "no peer of the family is connected" in text
     assert "nobody answers at the addresses given" in text and "30 s ago, round 9: transport: cut off" in text
+
+
+def test_what_each_donor_did_and_an_engine_that_is_not_the_one_asked_for_are_shown() -> None:
+    node = SimulatedNode(NOW)
+    asked = EngineChanged(time_seconds=NOW, backend="vllm", configured="vllm", running=True, because="it was asked for")
+    node.change(donors=donors_of(NOW), engine=asked)
+    text = " ".join(text_of(node_lines(node.status(), None, NOW, 79, 21)).split())
+    assert "attic: 8 of 16 groups, 7 of them in time (48 % of tokens), 2,310 tokens/s" in text
+    assert "12D3KooWCellar: lost: cut off" in text and "asked for" not in text
+    node.change(engine=replace(asked, backend="torch", because="vLLM did not start"))
+    assert "vLLM did not start" in text_of(node_lines(node.status(), None, NOW, 79, 21))
 
 
 def test_every_line_of_every_view_fits_80_cells() -> None:

@@ -10,7 +10,7 @@ import trio.abc
 
 from protocol.errors import UnreachableError
 from swarm.host import Stream
-from swarm.hosts.libp2p.yamux import PAYLOAD_BYTES
+from swarm.hosts.libp2p.yamux import PAYLOAD_BYTES, REST_BYTES, frame_bytes
 
 FRAMES = 64
 SENDER_TURNS_PER_FRAME = 3  # the socket, and a window now and then; the library takes seven
@@ -55,6 +55,26 @@ def test_a_frame_costs_both_ends_few_turns_of_the_loop(tell_on_sockets) -> None:
         await stream.reset()
 
     tell_on_sockets(story)
+
+
+@pytest.mark.parametrize(
+    ("left", "window", "frames"),
+    [
+        (1 << 18, 1 << 20, [PAYLOAD_BYTES] * 3 + [(1 << 18) - 3 * PAYLOAD_BYTES]),  # a chunk: four writes, not five
+        (PAYLOAD_BYTES + REST_BYTES, 1 << 20, [PAYLOAD_BYTES + REST_BYTES]),
+        (PAYLOAD_BYTES + REST_BYTES + 1, 1 << 20, [PAYLOAD_BYTES, REST_BYTES + 1]),
+        (PAYLOAD_BYTES + 1, PAYLOAD_BYTES, [PAYLOAD_BYTES, 1]),  # no more than the peer accepts
+        (100, 60, [60, 40]),
+    ],
+)
+def test_a_short_rest_goes_with_the_frame_before_it_if_the_window_has_room(
+    left: int, window: int, frames: list[int]
+) -> None:
+    found = []
+    while left:
+        found.append(frame_bytes(left, window))
+        left -= found[-1]
+    assert found == frames
 
 
 def test_a_reader_that_is_cancelled_has_taken_nothing(tell_on_sockets) -> None:

@@ -42,10 +42,11 @@ async def read(here: MeteredSocket, size: int, received: list[bytes]) -> None:
 
 def test_the_rest_of_a_message_wakes_its_reader_once_a_good_part_is_there() -> None:
     async def story(here: MeteredSocket, there: trio.SocketStream, received: list[bytes]) -> None:
+        await there.send_all(bytes(500))  # are here before the reader comes, and do not keep it busy either
         async with trio.open_nursery() as tasks:
-            tasks.start_soon(read, here, 60_000, received)
+            tasks.start_soon(read, here, 2 * WAKE_BYTES, received)
             await trio.testing.wait_all_tasks_blocked()
-            await there.send_all(bytes(1000))
+            await there.send_all(bytes(500))
             await trio.testing.wait_all_tasks_blocked(0.01)
             assert received == []
             await there.send_all(bytes(WAKE_BYTES))

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,7 +64,8 @@ class HostedHere:
         self.engine = Hosted(policy.separate(), merge_adapters=True)
         self._ours, theirs = socket.socketpair()
         self._theirs = theirs
-        self.session = EngineSession(self.engine, AlteredChannel(theirs, alter), files=files)
+        self.computing = ThreadPoolExecutor(1)
+        self.session = EngineSession(self.engine, AlteredChannel(theirs, alter), files=files, thread=self.computing)
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def connect(self, seconds: float) -> SocketChannel:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from node.engines.encoded_weights import EncodedWeights
@@ -25,7 +26,7 @@ from node.policy.weight_layout import layout_of
 from protocol import limits
 from protocol.errors import EngineLostError, IntegrityError, UnreachableError
 from protocol.streams import engine_messages as messages
-from protocol.streams.engine_batches import SamplingBatch, Start, generate_message
+from protocol.streams.engine_batches import Sampled, SamplingBatch, Start, generate_message
 from protocol.streams.engine_messages import EngineAnswer, EngineRequest, decode_engine_answer
 from protocol.weights.dense_weights import encode_dense
 from tests.node.engines.process.hosted import QUICK, HostedHere
@@ -116,6 +117,30 @@ def test_a_batch_that_does_not_suit_the_model_is_refused_and_the_next_is_sampled
         assert client.refusal(messages.Poll(60_000)) == reason
     client.ask(generate_message(BATCH))
     assert client.polled_to_the_end().complete == 1
+
+
+def test_an_engine_loads_and_samples_on_the_thread_on_which_it_was_started(run: HostedHere) -> None:
+    started_on = run.computing.submit(threading.get_ident).result()
+    used: list[int] = []
+
+    def sample(batch: SamplingBatch, enough: Callable[[int], bool]) -> list[Sampled]:
+        used.append(threading.get_ident())
+        return [(np.array([5]), np.array([-1.0], np.float32))] * 2
+
+    run.engine.samples = sample
+    load = run.engine.load
+
+    def loaded(version: int, weights: EncodedWeights) -> None:
+        used.append(threading.get_ident())
+        load(version, weights)
+
+    run.engine.load = loaded  # type: ignore[method-assign]
+    client = Client(run)
+    client.ask(HELLO)
+    client.ask(*loading(1, dense(run.engine._policy)))
+    client.ask(generate_message(BATCH))
+    client.polled_to_the_end()
+    assert used == [started_on, started_on]
 
 
 def msgspec_replaced(start: Start) -> SamplingBatch:

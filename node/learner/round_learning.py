@@ -1,0 +1,123 @@
+"""What a round learns from: one batch of own groups, groups of others and remembered own answers; then, where
+``learner.foreign_groups`` is "auto", further lessons on remembered right answers of peers.
+
+What each group weighed in a step is counted by class and peer (``RoundRecord.learnt_from``), and what may teach again
+is remembered for later rounds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from node.configuration import Config
+from node.engines.engine import Engine
+from node.learner.batch_steps import BatchSteps
+from node.learner.early_learning import EarlyLearning
+from node.learner.foreign.candidates import ForeignCandidates, VerifiedGroup
+from node.learner.generation.own_rollouts import Rollout
+from node.learner.imitation import IMITATION_RATE, of_others
+from node.learner.influence.guard import Guard
+from node.learner.memory.phases import PhaseRunner
+from node.learner.objective.advantages import AdvantageRule
+from node.learner.objective.batch import SELF, TrainingGroup
+from node.learner.objective.training_groups import own_training_group
+from node.learner.persistence import LearnerState
+from node.learner.round_record import RoundRecord
+from node.learner.step import BatchReport
+from node.tasks.scorer import Scores
+from node.tasks.task import Task
+
+ScoredRollout = tuple[Rollout, Scores]
+
+
+class RoundLearning:
+    """One learner's. Call it from the learner's thread."""
+
+    def __init__(
+        self,
+        config: Config,
+        tasks: Mapping[str, Task],
+        state: LearnerState,
+        engine: Engine,
+        foreign: ForeignCandidates,
+        guard: Guard,
+        early: EarlyLearning,
+        steps: BatchSteps,
+        phases: PhaseRunner,
+        *,
+        release: Callable[[], None],
+        draws: Callable[[str, int], random.Random],
+    ) -> None:
+        """``release`` gives back what the engine holds; ``draws`` are a round's random numbers for one purpose."""
+        self._config, self._tasks, self._state, self._engine = config, tasks, state, engine
+        self._foreign, self._guard, self._early = foreign, guard, early
+        self._steps, self._phases, self._release, self._draws = steps, phases, release, draws
+
+    def learn(
+        self, own: Sequence[ScoredRollout], verified: Sequence[VerifiedGroup], record: RoundRecord
+    ) -> tuple[BatchReport, list[VerifiedGroup]]:
+        """Takes one optimizer step on own and foreign groups, and on own right answers of earlier rounds; then further
+        ones on right answers of peers. The swarm learns which groups of others were used.
+
+        Returns also the groups of others that the first step learnt from.
+        """
+        objective, state = self._config.objective, self._state
+        theirs = [group.rewards for group in verified] if objective.research.foreign_advantage == "group" else []
+        rule = AdvantageRule.of(objective.research.advantage, [*(scores.rewards for _, scores in own), *theirs])
+        early = self._early.groups
+        late = own[len(early) :]
+        own_batch = [*early, *(own_training_group(each, scores.rewards, objective, rule) for each, scores in late)]
+        foreign_batch = self._foreign.training_groups(verified, rule, state.success.of)
+        from_peers = [(each.foreign.peer, group) for each, group in zip(verified, foreign_batch, strict=True)]
+        foreign_batch = self._guard.shaped(state.round + 1, own_batch, from_peers)
+        self._foreign.report_use(verified, foreign_batch, record.foreign)
+        for group in foreign_batch:
+            self._engine.remember(group.prompt_ids, [each.token_ids.tolist() for each in group.completions])
+        record.own_groups_informative = sum(1 for group in own_batch if group.informative)
+        draws = self._draws("rehearse", state.round)
+        seen_again = state.rehearsal.drawn(len(own), list(self._tasks), state.success, draws)
+        rest = [*own_batch[len(early) :], *foreign_batch, *(group for _, group in seen_again)]
+        learnt = self._steps.take(rest, self._phases, self._release, begun=self._early.begun)
+        for rollout, scores in own:
+            state.rehearsal.remember(rollout, scores.rewards)
+        record.foreign_completions = learnt.foreign_completions
+        masses: list[tuple[str, str, float]] = []
+        taught: list[VerifiedGroup] = []
+        if learnt.step is not None and learnt.step.taken:
+            sources = [(rollout.prompt.ref.task, SELF) for rollout, _ in own]
+            sources += [(each.prompt.ref.task, each.foreign.peer) for each in verified]
+            sources += [(task, SELF) for task, _ in seen_again]
+            masses += [(*source, mass) for source, mass in zip(sources, learnt.masses, strict=True)]
+            taught = [each for each, mass in zip(verified, learnt.masses[len(own) :], strict=False) if mass > 0]
+        if self._config.learner.foreign_groups == "auto":
+            learnt = replace(learnt, further_steps=self._imitate(own_batch, masses))
+            for each, group in zip(verified, foreign_batch, strict=True):
+                if self._guard.may_teach_again(each.foreign.peer):
+                    state.imitation.remember(each.prompt.ref.task, group)
+        record.learnt_from(masses)
+        return learnt, taught
+
+    def _imitate(self, own_batch: Sequence[TrainingGroup], masses: list[tuple[str, str, float]]) -> int:
+        """Takes steps on remembered right answers of peers, and on own ones beside them; returns how many. Adds what
+        each answer weighed to ``masses``: class, peer, mass."""
+        state, taken = self._state, 0
+        lessons = state.imitation.lessons(
+            state.rehearsal,
+            list(self._tasks),
+            state.success,
+            self._guard.may_teach_again,
+            self._steps.whole_batch,
+            self._draws("imitate", state.round),
+        )
+        for lesson in lessons:
+            groups = self._guard.shaped_again(state.round + 1, own_batch, of_others(lesson))
+            own = [(task, peer, group) for task, peer, group in lesson if peer == SELF]
+            batch = [*(group for _, _, group in own), *groups]
+            report = self._steps.take(batch, self._phases, self._release, rate=IMITATION_RATE)
+            if report.step is not None and report.step.taken:
+                taken += 1
+                sources = [*own, *(each for each in lesson if each[1] != SELF)]
+                masses += [(task, peer, mass) for (task, peer, _), mass in zip(sources, report.masses, strict=True)]
+        return taken
