@@ -4,13 +4,16 @@
 
 Nodes, skills and averaging are those of ``family.py``, measured at the end. An adapter adds s B A to a matrix; nodes
 average A and B each for itself, and the mean of the products is the product of the means only where the A are equal.
-Whole weights, with and without averaging, are the control.
+Controls, with and without averaging: all weights; whole weights of those matrices alone that an adapter adapts; and
+adapters with the head trained beside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
+
+from msgspec import structs
 
 from scripts.experiments import family
 from scripts.experiments.family import AVERAGED, EVERY, LEARNER, LEARNING_RATE, NODES, NONE, ROUNDS
@@ -21,7 +24,7 @@ from scripts.experiments.harness.experiment import (
     over_seeds,
     seconds_a_run,
 )
-from scripts.experiments.harness.plans import RunResult
+from scripts.experiments.harness.plans import RunPlan, RunResult
 from scripts.experiments.harness.skills import SKILLS
 from scripts.experiments.models import STUDENT
 from scripts.experiments.reports.intervals import Estimate, estimate
@@ -29,55 +32,85 @@ from scripts.experiments.reports.report_document import Document, Figure, condit
 from scripts.experiments.reports.success import mean_success
 
 RANK: Final = 8
+HIGH_RANK: Final = 96  # that of the matrices themselves
 RATE: Final = 10 * LEARNING_RATE  # as an automatic learning rate is ten times that of whole weights
-SLOW_RATE: Final = 1e-3  # the first step moves s B A about as far as whole weights at theirs
+HIGH_RANK_RATE: Final = 1e-3
 BAR: Final = 0.02  # what adapters may gain less than whole weights
 Settings = Mapping[str, Mapping[str, object]]
 AVERAGING: Final[Settings] = {"averaging": {"every_rounds": EVERY, "encoding": "dense-bf16"}}
-ALONE, OWN, SHARED = "adapters, no averaging", "adapters, A of each node's own, averaging", "adapters, averaging"
+ALONE, SHARED = "adapters, no averaging", "adapters, averaging"
+MATRICES_ALONE, MATRICES = "matrices whole, no averaging", "matrices whole, averaging"
+HEAD_ALONE, HEAD = "adapters and the head, no averaging", "adapters and the head, averaging"
+OWN: Final = "adapters, A of each node's own, averaging"
 FROZEN_ALONE, FROZEN = "adapters, A frozen, no averaging", "adapters, A frozen, averaging"
-SLOW: Final = "slow "
+FAST_HEAD_ALONE: Final = "adapters and the head, fast, no averaging"
+HIGH_RANK_ALONE, SLOW_ALONE = "adapters of full rank, no averaging", "adapters, slow, no averaging"
+SLOW_HEAD: Final = ("head at a tenth of the rate",)  # that is LEARNING_RATE
 
 
-def adapted(learning_rate: float) -> Settings:
-    return {"learner": {**LEARNER, "learning_rate": learning_rate}, "policy": {"adapter_rank": RANK}}
+def adapted(learning_rate: float = RATE, rank: int = RANK) -> Settings:
+    return {"learner": {**LEARNER, "learning_rate": learning_rate}, "policy": {"adapter_rank": rank}}
 
 
+WHOLE: Final[Settings] = family.CONDITIONS[NONE][1]
 # name: what it is, settings, what nodes do not do themselves, seeds at most
 CONDITIONS: Final[Mapping[str, tuple[str, Settings, Mapping[str, object], int | None]]] = {
-    NONE: ("whole weights, each node alone", family.CONDITIONS[NONE][1], {}, None),
-    AVERAGED: ("whole weights, NoLoCo's outer step now and then", family.CONDITIONS[AVERAGED][1], {}, None),
-    ALONE: (f"rank {RANK}, learning rate {RATE:g}, each node alone; A is the family's", adapted(RATE), {}, None),
+    NONE: ("all weights, each node alone", WHOLE, {}, None),
+    AVERAGED: ("all weights, NoLoCo's outer step now and then", family.CONDITIONS[AVERAGED][1], {}, None),
+    MATRICES_ALONE: (
+        "control: whole, but only what adapters adapt: not the head, which is the embedding, and no norm",
+        WHOLE,
+        {"trained": "matrices"},
+        None,
+    ),
+    MATRICES: ("the same", {**WHOLE, **AVERAGING}, {"trained": "matrices"}, None),
+    ALONE: (f"rank {RANK}, learning rate {RATE:g}, each node alone; A is the family's", adapted(), {}, None),
     SHARED: (
         "the same outer step on A and B, each for itself; A is the family's at first, as nodes have it",
-        {**adapted(RATE), **AVERAGING},
+        {**adapted(), **AVERAGING},
         {},
         None,
     ),
+    HEAD_ALONE: (
+        f"control: the head is trained beside the adapters, at {LEARNING_RATE:g}, as whole weights are",
+        adapted(),
+        {"trained": "head"},
+        None,
+    ),
+    HEAD: ("the same", {**adapted(), **AVERAGING}, {"trained": "head"}, None),
     OWN: (
-        "the same; A is drawn from each node's name at first",
-        {**adapted(RATE), **AVERAGING},
+        "A is drawn from each node's name at first",
+        {**adapted(), **AVERAGING},
         {"first_factors": "own"},
         1,
     ),
-    FROZEN_ALONE: ("B alone is trained, each node alone", adapted(RATE), {"first_factors": "frozen"}, 1),
-    FROZEN: (
-        "B alone is trained and averaged",
-        {**adapted(RATE), **AVERAGING},
-        {"first_factors": "frozen"},
+    FROZEN_ALONE: ("B alone is trained, each node alone", adapted(), {"first_factors": "frozen"}, 1),
+    FROZEN: ("B alone is trained and averaged", {**adapted(), **AVERAGING}, {"first_factors": "frozen"}, 1),
+    FAST_HEAD_ALONE: (f"the head at {RATE:g}, too", adapted(), {"trained": "head"}, 1),
+    SLOW_ALONE: (f"learning rate {LEARNING_RATE:g}, as whole weights'", adapted(LEARNING_RATE), {}, 1),
+    HIGH_RANK_ALONE: (
+        f"rank {HIGH_RANK}, learning rate {HIGH_RANK_RATE:g}",
+        adapted(HIGH_RANK_RATE, HIGH_RANK),
+        {},
         1,
     ),
-    SLOW + ALONE: (f"learning rate {SLOW_RATE:g}", adapted(SLOW_RATE), {}, 1),
-    SLOW + SHARED: (f"learning rate {SLOW_RATE:g}", {**adapted(SLOW_RATE), **AVERAGING}, {}, 1),
 }
 # each against its base
 GAINS: Final = (
     (AVERAGED, NONE),
+    (MATRICES, MATRICES_ALONE),
     (SHARED, ALONE),
+    (HEAD, HEAD_ALONE),
     (OWN, ALONE),
     (FROZEN, FROZEN_ALONE),
-    (SLOW + SHARED, SLOW + ALONE),
 )
+BARRED: Final = (AVERAGED, NONE)  # that the bar compares with
+CONTROLS: Final = {BARRED: "all weights", (MATRICES, MATRICES_ALONE): "whole matrices"}
+
+
+def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
+    made = family.plan_measured_at_end(condition, seed, rounds)
+    return structs.replace(made, ablations=SLOW_HEAD) if condition.name in (HEAD_ALONE, HEAD) else made
 
 
 EXPERIMENT: Final = Experiment(
@@ -87,7 +120,7 @@ EXPERIMENT: Final = Experiment(
         Condition(name, what, settings, seeds_most, trial)
         for name, (what, settings, trial, seeds_most) in CONDITIONS.items()
     ],
-    plan=family.plan_measured_at_end,
+    plan=plan,
     rounds=ROUNDS,
     recipes=(STUDENT,),
 )
@@ -100,11 +133,11 @@ def gain(results: Results, name: str, base: str, rounds: int) -> dict[int, float
     return {seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())}
 
 
-def less_than_whole(results: Results, name: str, base: str, rounds: int) -> Estimate | None:
-    """Returns by how much less averaging gains under ``name`` than with whole weights, over the seeds of both."""
-    whole, found = gain(results, AVERAGED, NONE, rounds), gain(results, name, base, rounds)
-    shared = sorted(whole.keys() & found.keys())
-    return estimate([whole[seed] - found[seed] for seed in shared]) if shared else None
+def less_than(control: tuple[str, str], results: Results, name: str, base: str, rounds: int) -> Estimate | None:
+    """Returns by how much less averaging gains under ``name`` than under ``control``, over the seeds of both."""
+    most, found = gain(results, *control, rounds), gain(results, name, base, rounds)
+    shared = sorted(most.keys() & found.keys())
+    return estimate([most[seed] - found[seed] for seed in shared]) if shared else None
 
 
 def rows(results: Results, rounds: int) -> str:
@@ -129,12 +162,16 @@ def gains_table(results: Results, rounds: int) -> str:
         more = gain(results, name, base, rounds)
         if not more:
             continue
-        less = less_than_whole(results, name, base, rounds) if name != AVERAGED else None
-        cells.append([
-            f"{name} against {base}", estimate(list(more.values())).text(), less.text() if less is not None else "",
-            verdict(less) if less is not None else "",
-        ])  # fmt: skip
-    return table(["", "success at the end, more", "less than whole weights gain", f"bar ≤ {BAR}"], cells)
+        row = [f"{name} against {base}", estimate(list(more.values())).text()]
+        for control in CONTROLS:
+            less = less_than(control, results, name, base, rounds) if (name, base) not in CONTROLS else None
+            row.append(less.text() if less is not None else "")
+            if control == BARRED:
+                row.append(verdict(less) if less is not None else "")
+        cells.append(row)
+    all_weights, matrices = CONTROLS.values()
+    header = ["", "success at the end, more", f"less than {all_weights} gain", f"bar ≤ {BAR}"]
+    return table([*header, f"less than {matrices} gain"], cells)
 
 
 def verdict(less: Estimate) -> str:
@@ -164,13 +201,15 @@ def document(results: Results, rounds: int, command: str) -> Document:
 def figures(results: Results, rounds: int) -> list[Figure]:
     found = []
     for name, base in GAINS:
-        more, less = gain(results, name, base, rounds), less_than_whole(results, name, base, rounds)
+        more = gain(results, name, base, rounds)
         if more:
             mean = estimate(list(more.values())).mean
             found.append(Figure(f"{name} against {base}: more success at the end", mean, "", "higher", ""))
-        if less is not None and name != AVERAGED:
-            bar = f"≤ {BAR}" if name == SHARED else ""
-            found.append(Figure(f"{name}: gain less than that of whole weights", less.mean, "", "lower", bar))
+        for control, what in CONTROLS.items():
+            less = less_than(control, results, name, base, rounds) if (name, base) not in CONTROLS else None
+            if less is not None:
+                bar = f"≤ {BAR}" if name == SHARED and control == BARRED else ""
+                found.append(Figure(f"{name}: gain less than that of {what}", less.mean, "", "lower", bar))
     return found
 
 

@@ -12,7 +12,7 @@ from node.learner.optimizer import MasterAdamW
 from node.policy.first_factors import is_first_factor
 from node.policy.policy import Policy
 from scripts.experiments import adapters, family, unsent, updates
-from scripts.experiments.adapters import ALONE, SHARED, gain, less_than_whole
+from scripts.experiments.adapters import ALONE, SHARED, gain, less_than
 from scripts.experiments.family import AVERAGED, NONE
 from scripts.experiments.harness.plans import Measurement, NodeHistory, RunPlan, RunResult
 from scripts.experiments.harness.trials import SharedUpdates, change_first_factors, other_compressed_constants
@@ -45,10 +45,10 @@ def test_every_row_on_the_language_model_has_a_rule_that_takes_an_outer_step() -
 def test_gains_are_compared_over_the_seeds_that_all_four_conditions_have() -> None:
     results = of_successes(none=[0.5, 0.6], averaged=[0.6, 0.8], alone=[0.3], shared=[0.38])
     assert gain(results, AVERAGED, NONE, 80) == pytest.approx({0: 0.1, 1: 0.2})
-    less = less_than_whole(results, SHARED, ALONE, 80)
+    less = less_than((AVERAGED, NONE), results, SHARED, ALONE, 80)
     assert less is not None and less.count == 1
     assert less.mean == pytest.approx(0.02)
-    assert less_than_whole(of_successes(none=[0.5], averaged=[0.6]), SHARED, ALONE, 80) is None
+    assert less_than((AVERAGED, NONE), of_successes(none=[0.5], averaged=[0.6]), SHARED, ALONE, 80) is None
     assert "| adapters, averaging against adapters, no averaging | 0.080 |" in adapters.document(results, 80, "").text(
         ""
     )

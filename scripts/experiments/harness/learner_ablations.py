@@ -13,11 +13,15 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
+from torch import Tensor
+
 from node.learner import loop, step
 from node.learner.adamw import float32_moments
+from node.learner.adamw.slices import Scratch
 from node.learner.imitation import Imitation
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.training_groups import own_training_group
+from node.learner.optimizer import MasterAdamW
 from node.learner.rehearsal import Rehearsal
 from node.learner.signal import signal_share
 
@@ -47,6 +51,16 @@ def _negatives_weighed(weight: float) -> AbstractContextManager[None]:
     return _replaced(loop, "own_training_group", weighed)
 
 
+def _head_slower(scale: float) -> AbstractContextManager[None]:
+    """Of what is trained beside an adapter's factors the learning rate is ``scale`` times theirs."""
+    whole = MasterAdamW._step
+
+    def step_one(self: MasterAdamW, name: str, gradient: Tensor, clip: float, rate: float, scratch: Scratch) -> None:
+        whole(self, name, gradient, clip, rate if ".lora_" in name else scale * rate, scratch)
+
+    return _replaced(MasterAdamW, "_step", step_one)
+
+
 ABLATIONS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
     "whole steps": partial(_steps_scaled, lambda share: 1.0),
     "root of the share": partial(_steps_scaled, math.sqrt),
@@ -55,5 +69,6 @@ ABLATIONS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
     "imitation at the learning rate": partial(_replaced, loop, "IMITATION_RATE", 1.0),
     "no negatives": partial(_negatives_weighed, 0.0),
     "negatives at 0.3": partial(_negatives_weighed, 0.3),
+    "head at a tenth of the rate": partial(_head_slower, 0.1),
     "short second moment": partial(_replaced, float32_moments, "BETA2", 0.99),
 }

@@ -47,7 +47,12 @@ from scripts.experiments.harness.node_engine import engine_of_node
 from scripts.experiments.harness.plans import Measurement, NodeHistory, NodePlan, RunPlan, RunResult
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm, SwarmMember
 from scripts.experiments.harness.skills import EIGHT_SKILLS
-from scripts.experiments.harness.trials import SharedUpdates, change_first_factors, other_compressed_constants
+from scripts.experiments.harness.trials import (
+    SharedUpdates,
+    change_first_factors,
+    change_trained,
+    other_compressed_constants,
+)
 
 ROUND_SECONDS: Final = 5.0  # of network time for a round of all nodes
 WAIT_SECONDS: Final = 300.0  # a hang guard
@@ -207,6 +212,8 @@ def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambd
             policy = policy_of(node_plan, models)
             if "first_factors" in plan.trial:
                 change_first_factors(policy, node_plan.name, plan.trial["first_factors"])
+            if "trained" in plan.trial:
+                change_trained(policy, plan.trial["trained"])
             member = swarm.member(node_plan.name) if swarm is not None else None
             clock = swarm.now_seconds if swarm is not None else time.time
             engine = engine_of_node(config, policy, folder / "engines" / node_plan.name, stack)

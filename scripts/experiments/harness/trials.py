@@ -1,6 +1,8 @@
 """What an experiment tries that no node does: named in a plan's ``trial``, applied to the nodes of one run.
 
 ``first_factors``: "own" draws an adapter's A from each node's name, not from the family; "frozen" never trains it.
+``trained``: "matrices" trains, of whole weights, those alone that an adapter adapts; "head" trains, beside an adapter,
+the output matrix, which is the embedding where the two are tied.
 ``compressed``: averaging in few bytes with these constants instead of the node's.
 ``update_sum``: all nodes add each other's sparse updates every so many rounds, with these settings of ``UpdateSum``.
 """
@@ -13,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 from typing import Any
+
+from torch import nn
 
 from node.averaging import rules
 from node.learner.optimizer import MasterAdamW
@@ -32,6 +36,20 @@ def change_first_factors(policy: Policy, name: str, how: str) -> None:
                 parameter.requires_grad_(False)
     else:
         raise ValueError(f"no trial of first factors is called {how!r}")
+
+
+def change_trained(policy: Policy, which: str) -> None:
+    """Changes which parameters are trained, before an optimizer has them."""
+    head = policy.base.get_output_embeddings()  # type: ignore[no-untyped-call]  # transformers
+    if which == "matrices":
+        linear = [each for each in policy.base.modules() if isinstance(each, nn.Linear) and each is not head]
+        adapted = {parameter for each in linear for parameter in each.parameters()}
+        for parameter in policy.model.parameters():
+            parameter.requires_grad_(parameter in adapted)
+    elif which == "head":
+        head.weight.requires_grad_(True)
+    else:
+        raise ValueError(f"no trial of what is trained is called {which!r}")
 
 
 @contextmanager
