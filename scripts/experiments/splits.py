@@ -11,6 +11,7 @@ exchanges leave some members without a way to others. No model, no network: 80 r
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -47,8 +48,12 @@ class Replica:
     def __post_init__(self) -> None:
         self.outer, self.momentum, self.step = self.weights.copy(), 0 * self.weights, 0 * self.weights
 
-    def refuses(self, distance: float) -> bool:
-        refused = self.past.outlier_because(distance, float(np.linalg.norm(self.weights))) is not None
+    def refuses(self, distance: float, most: float | None) -> bool:
+        """``most``: deviations above the median that are not refused; None for the nodes' rule."""
+        if most is None:
+            refused = self.past.outlier_because(distance, float(np.linalg.norm(self.weights))) is not None
+        else:
+            refused = self.past.norms.score(distance) > most * 2.0**self.past.refused
         if refused:
             self.past = self.past.after_refusal()
         return refused
@@ -79,9 +84,10 @@ class Family:
 
 
 def family_of(
-    members: int, rounds: int, seed: int, *, correlation: float, refusing: bool, weighing: bool = True
+    members: int, rounds: int, seed: int, *, correlation: float, most: float | None = None, weighing: bool = True
 ) -> Family:
-    """Runs one family of ``members``. ``refusing``: outliers are refused; ``weighing``: who is far counts less."""
+    """Runs one family of ``members``. ``most``: deviations that are not refused, None for the nodes' rule;
+    ``weighing``: who is far counts less."""
     normal, draws = np.random.default_rng(seed), Random(seed)
     begin = BEGIN * normal.normal(size=SIZE)
     replicas = [Replica(begin.copy(), interval(EVERY, draws)) for _ in range(members)]
@@ -98,7 +104,7 @@ def family_of(
                 pair = replicas[one], replicas[other]
                 theirs = [each.weights for each in reversed(pair)]
                 distance = float(np.linalg.norm(theirs[0] - theirs[1]))
-                if refusing and sum(each.refuses(distance) for each in pair):  # each notes it
+                if sum(each.refuses(distance, most) for each in pair):  # each notes it
                     refusals += 1
                     continue
                 for each, weights in zip(pair, theirs, strict=True):
@@ -112,9 +118,10 @@ def family_of(
 
 
 RULES: Final = (
-    ("outliers refused, as nodes do", True, True),
-    ("outliers count less", False, True),
-    ("all count in full", False, False),
+    ("as nodes do", None, True),
+    ("refused beyond 3 deviations", 3.0, True),
+    ("none refused, outliers count less", math.inf, True),
+    ("all count in full", math.inf, False),
 )
 KINDS: Final = ((4, 0.0, 80), (4, 0.0, 400), (4, CORRELATION, 80), (4, CORRELATION, 400), (8, CORRELATION, 400))
 
@@ -122,9 +129,9 @@ KINDS: Final = ((4, 0.0, 80), (4, 0.0, 400), (4, CORRELATION, 80), (4, CORRELATI
 def figures(families: int) -> list[Figure]:
     found = []
     for members, correlation, rounds in KINDS:
-        for rule, refusing, weighing in RULES:
+        for rule, most, weighing in RULES:
             runs = [
-                family_of(members, rounds, seed, correlation=correlation, refusing=refusing, weighing=weighing)
+                family_of(members, rounds, seed, correlation=correlation, most=most, weighing=weighing)
                 for seed in range(families)
             ]
             what = f"{members} replicas, correlation {correlation:g}, {rounds} rounds, {rule}"
