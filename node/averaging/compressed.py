@@ -70,7 +70,7 @@ class CompressedConstants:
     kept: int = 256  # k, of every 4096
     residual_decay: float = 1.0  # β
     unsent_kept: float = 1.0  # κ: the share of what is not sent yet that stays in θ
-    outer_rate: float = 1.0  # α
+    outer_rate: float = 1.4  # α: what NoLoCo applies of an update in all, η / (1 - μ)
     consensus_rate: float = 0.5  # γ: half way to the partner, as the mean is
     stride: int = 18  # one of so many elements is in a slice
     bits: int = 3

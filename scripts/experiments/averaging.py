@@ -59,7 +59,7 @@ def faster(setting: AveragingSetting, *, decays: bool) -> AveragingSetting:
 
 
 # Of all rows in few bytes: what a node had when they were compared. ``unsent.py`` has what followed.
-COMPARED: Final[Mapping[str, object]] = {"kept": 64, "unsent_kept": 0.0}
+COMPARED: Final[Mapping[str, object]] = {"kept": 64, "unsent_kept": 0.0, "outer_rate": 1.0}
 NONE, DILOCO, NOLOCO, COMPRESSED = "no averaging", "DiLoCo", "NoLoCo", "compressed"
 LATE_NOLOCO, LATE_COMPRESSED = f"NoLoCo, {LATE} steps late", f"compressed, {LATE} steps late"
 NO_SLICE, SLICE, COPIES = "compressed, no slice", "slice of weights alone", "known copies"

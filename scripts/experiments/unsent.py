@@ -38,19 +38,23 @@ from scripts.experiments.updates import (
     reinforced_table,
 )
 
-MORE: Final = (192, 256)  # elements of 4096
+MORE: Final = (192, 256, 352)  # elements of 4096
+LONGER: Final = 1.4  # α: what dense averaging applies of an update in all, η / (1 - μ)
 BUDGET: Final = 0.1  # bytes a parameter and outer step: 1/20 of dense bf16
 KEPT: Final = "unsent kept"
+UNDONE: Final[Mapping[str, float]] = {"unsent_kept": 0.0, "outer_rate": 1.0}
+KEPT_WHOLE: Final[Mapping[str, float]] = {"unsent_kept": 1.0, "outer_rate": 1.0}
 PAIRS: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {
-    "pairs, unsent undone": ("θ ← φ, 64 of 4096: a node until now", {"kept": 64, "unsent_kept": 0.0}),
-    f"pairs, {KEPT}": ("θ ← φ + e, 64 of 4096", {"kept": 64, "unsent_kept": 1.0}),
-    "pairs, unsent undone, 256 of 4096": ("θ ← φ", {"kept": 256, "unsent_kept": 0.0}),
+    "pairs, unsent undone": ("θ ← φ, 64 of 4096: a node before", {"kept": 64, **UNDONE}),
+    f"pairs, {KEPT}": ("θ ← φ + e, 64 of 4096", {"kept": 64, **KEPT_WHOLE}),
+    "pairs, unsent undone, 256 of 4096": ("θ ← φ", {"kept": 256, **UNDONE}),
+    **{f"pairs, {KEPT}, {kept} of 4096": ("θ ← φ + e", {"kept": kept, **KEPT_WHOLE}) for kept in MORE},
     **{
-        f"pairs, {KEPT}, {kept} of 4096": (
-            "θ ← φ + e" + (": a node from now on" if kept == COMPRESSED_CONSTANTS.kept else ""),
-            {"kept": kept, "unsent_kept": 1.0},
+        f"pairs, {KEPT}, longer step, {kept} of 4096": (
+            f"θ ← φ + e, α = {LONGER}" + (": a node from now on" if kept == COMPRESSED_CONSTANTS.kept else ""),
+            {"kept": kept, **KEPT_WHOLE, "outer_rate": LONGER},
         )
-        for kept in MORE
+        for kept in (256, 352)
     },
 }
 SUMS: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {

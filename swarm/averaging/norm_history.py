@@ -3,7 +3,7 @@
 With Δ = θ_j − θ_i, the partner's weights minus ours, and the median m and deviation σ of ‖Δ‖ in the last exchanges of
 the family that were accepted (σ is 1.4826 times the median of |‖Δ‖ − m|):
 
-    refused      z = (‖Δ‖ − m) / σ > 10                            until enough was seen: ‖Δ‖ > 4 ‖θ_i‖
+    refused      z = (‖Δ‖ − m) / σ > 7                             until enough was seen: ‖Δ‖ > 4 ‖θ_i‖
     weight       min(1, τ / ‖Δ‖), τ = m + σ                         until enough was seen: τ = 2 × what we learnt
 
 What we learnt is the length of our own steps between outer steps, added up: replicas that began alike and learnt as
@@ -17,8 +17,8 @@ eight, lying from the start, was not found (docs/experiments/averaging.md). To m
 
 Nor is the bound EDiT's: 3 of these deviations parts honest families. Two of four that met twice by chance lie close,
 the others are then outliers to both, and each exchange of the two takes back the doubling below: most families of four
-were two pairs in the end (``scripts.experiments.splits``). Beyond 10 none was, and what is nearer is bounded by its
-weight.
+were two pairs in the end (``scripts.experiments.splits``). Beyond 7 next to none is, and what is nearer is bounded by
+its weight.
 
 Ours are also: the window and the warm-up; σ of at least a quarter of m; the first bound, without which a stranger's
 first weights could be of any size; and the doubling of both bounds with every refusal that no later exchange made up
@@ -34,7 +34,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Final
 
-MAX_Z: Final = 10.0
+MAX_Z: Final = 7.0
 REMEMBERED: Final = 20  # norms; once a family has changed, the newer half of them decides
 WARM_UP: Final = 5  # norms seen before others are compared with them
 TO_DEVIATION: Final = 1.4826  # of a normal distribution: standard deviation over median distance from the median

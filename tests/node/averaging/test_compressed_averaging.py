@@ -83,7 +83,7 @@ def test_the_step_is_the_formula() -> None:
         for update in both:
             total[update.positions] += update.values
             senders[update.positions] += 1
-        expected += total / np.maximum(senders, 1)
+        expected += constants.outer_rate * total / np.maximum(senders, 1)
         apart = (other.outer[name] - one.outer[name]).reshape(-1).numpy()[where[index]]
         expected[where[index]] += 0.5 * apart
         # A code is right to half a step, of which half is applied.
@@ -196,7 +196,7 @@ def test_a_partner_that_counts_less_moves_us_less() -> None:
 
 @pytest.mark.parametrize("kappa", [0.0, 0.5, 1.0])
 def test_what_was_learnt_is_sent_once_whatever_share_of_the_rest_stays_in_the_weights(kappa: float) -> None:
-    constants = replace(USUAL, unsent_kept=kappa)
+    constants = replace(USUAL, unsent_kept=kappa, outer_rate=1.0)  # what is sent counts once
     state, learnt = compressed.begin(weights(1)), {name: torch.zeros(shape) for name, shape in SHAPES.items()}
     silent = received(compressed.make_offer(state, state.outer, 0, constants))
     theta: Mapping[str, Tensor] = state.outer
