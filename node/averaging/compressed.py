@@ -111,9 +111,12 @@ def make_offer(state: CompressedState, weights: Weights, phase: int, constants: 
     layout = layout_of(state.outer)
     # The new residual is written over θ - φ: Δ is the same sum with one copy less.
     left = [(weights[name].detach().to(torch.float32) - state.outer[name]).reshape(-1) for name in layout.names]
-    decay = constants.residual_decay * (1.0 - constants.unsent_kept)  # θ - φ contains the rest
-    before = [state.residual[name].reshape(-1) for name in layout.names]
-    before = before if decay == 1.0 else [decay * tensor for tensor in before]
+    carried = constants.residual_decay * (1.0 - constants.unsent_kept)  # of e; θ - φ contains the rest
+    if carried == 0.0:  # as nodes have it: no copy of the whole model, only to add nothing
+        nothing = torch.zeros(max(layout.sizes, default=0))
+        before = [nothing[:size] for size in layout.sizes]
+    else:
+        before = [carried * state.residual[name].reshape(-1) for name in layout.names]
     update = encode_update_fast(layout, left, before, decay=1.0, kept=constants.kept)
     part = quantise_slice(
         layout,
