@@ -18,11 +18,11 @@ from node.averaging.rules import COMPRESSED as COMPRESSED_CONSTANTS
 from scripts.experiments import family
 from scripts.experiments.averaging import BATCH, EVERY, FAST_RATE, LEARNING_RATE
 from scripts.experiments.family import AVERAGED, COMPRESSED, NONE
-from scripts.experiments.harness.experiment import Condition, Experiment, seconds_a_run
+from scripts.experiments.harness.experiment import Condition, Experiment
 from scripts.experiments.harness.plans import RunPlan
 from scripts.experiments.language_model.averaging_run import BASE_STEPS, ReplicaPlan
 from scripts.experiments.models import STUDENT
-from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
+from scripts.experiments.reports.report_document import Document, Figure, table
 from scripts.experiments.updates import (
     BYTES_BAR,
     REINFORCED_ROUNDS,
@@ -36,6 +36,8 @@ from scripts.experiments.updates import (
     more_success,
     received_kb,
     reinforced_table,
+    run_both,
+    write_conditions,
 )
 
 MORE: Final = (192, 256, 352)  # elements of 4096
@@ -138,12 +140,8 @@ def document(language: Language, reinforced: Reinforced, rounds: int, command: s
         "replica goes on from. ± is the 95 % interval over seeds (Student's t), of differences paired by seed."
     )
     written = Document("unsent", "What an update has no room for", intro, command)
-    counts = {name: len(runs) for name, runs in [*language.items(), *reinforced.items()]}
-    what = {each.name: each.what for each in EXPERIMENT.conditions}
-    written.section("Conditions", conditions_table({name: what[name] for name in what if name in counts}, counts))
-    if not counts:
+    if not write_conditions(written, EXPERIMENT, language, reinforced):
         return written
-    written.parts.append(seconds_a_run({**language, **reinforced}))
     if reinforced:
         written.section("Reinforcement", reinforced_table(reinforced))
     if language:
@@ -171,14 +169,5 @@ def figures(language: Language, reinforced: Reinforced) -> list[Figure]:
     return found
 
 
-def main() -> None:
-    options = EXPERIMENT.options()
-    results = EXPERIMENT.results(options)
-    language = {name: runs for name, runs in results.items() if name in LANGUAGE}
-    reinforced = {name: runs for name, runs in results.items() if name in REINFORCED}
-    path = document(language, reinforced, options.rounds, EXPERIMENT.command(options)).write(options.docs)
-    print_figures(EXPERIMENT.name, figures(language, reinforced), written=path, as_json=options.json)
-
-
 if __name__ == "__main__":
-    main()
+    run_both(EXPERIMENT, LANGUAGE, document, figures)

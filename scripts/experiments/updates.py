@@ -11,7 +11,7 @@ leave and come, with updates that are late or lost, and without either; and node
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -253,6 +253,18 @@ def reinforced_table(results: Reinforced) -> str:
     return table(header, cells)
 
 
+def write_conditions(
+    written: Document, experiment: Experiment[Any], language: Language, reinforced: Reinforced
+) -> bool:
+    """Writes which conditions were run, and how long their runs took. Returns whether any was."""
+    counts = {name: len(runs) for name, runs in [*language.items(), *reinforced.items()]}
+    what = {each.name: each.what for each in experiment.conditions if each.name in counts}
+    written.section("Conditions", conditions_table(what, counts))
+    if counts:
+        written.parts.append(seconds_a_run({**language, **reinforced}))
+    return bool(counts)
+
+
 def document(language: Language, reinforced: Reinforced, rounds: int, command: str) -> Document:
     intro = (
         f"Replicas of a language model start from one base (after {BASE_STEPS} steps) and take {rounds} AdamW steps on "
@@ -265,12 +277,8 @@ def document(language: Language, reinforced: Reinforced, rounds: int, command: s
         "of differences paired by seed. Pairs alone: [averaging.md](averaging.md)."
     )
     written = Document("updates", "Weights as a sum of sparse updates", intro, command)
-    counts = {name: len(runs) for name, runs in [*language.items(), *reinforced.items()]}
-    what = {each.name: each.what for each in EXPERIMENT.conditions}
-    written.section("Conditions", conditions_table({name: what[name] for name in what if name in counts}, counts))
-    if not counts:
+    if not write_conditions(written, EXPERIMENT, language, reinforced):
         return written
-    written.parts.append(seconds_a_run({**language, **reinforced}))
     if language:
         written.section("Language", language_table(language))
     if reinforced:
@@ -294,14 +302,20 @@ def figures(language: Language, reinforced: Reinforced) -> list[Figure]:
     return found
 
 
-def main() -> None:
-    options = EXPERIMENT.options()
-    results = EXPERIMENT.results(options)
-    language = {name: runs for name, runs in results.items() if name in LANGUAGE}
-    reinforced = {name: runs for name, runs in results.items() if name in OF_FAMILY}
-    path = document(language, reinforced, options.rounds, EXPERIMENT.command(options)).write(options.docs)
-    print_figures(EXPERIMENT.name, figures(language, reinforced), written=path, as_json=options.json)
+def run_both(
+    experiment: Experiment[Any],
+    rows: Mapping[str, LanguageRow],
+    document: Callable[[Language, Reinforced, int, str], Document],
+    figures: Callable[[Language, Reinforced], list[Figure]],
+) -> None:
+    """Runs an experiment whose ``rows`` are on the language model, and whose others learn by reinforcement."""
+    options = experiment.options()
+    results = experiment.results(options)
+    language = {name: runs for name, runs in results.items() if name in rows}
+    reinforced = {name: runs for name, runs in results.items() if name not in rows}
+    path = document(language, reinforced, options.rounds, experiment.command(options)).write(options.docs)
+    print_figures(experiment.name, figures(language, reinforced), written=path, as_json=options.json)
 
 
 if __name__ == "__main__":
-    main()
+    run_both(EXPERIMENT, LANGUAGE, document, figures)
