@@ -122,8 +122,7 @@ async def _on_history(node: Node, _: EventFeed, request: web.Request) -> web.Res
     history = node.record.history
     seconds = math.inf if query.seconds is UNSET else query.seconds
     marks = node.record.changes.marks.answer(since_seconds=history.since_seconds(seconds))
-    excerpt = history.excerpt(seconds=seconds, marks=marks)
-    return await _made_in_a_thread(request, partial(excerpt.answer, query.points))
+    return await _made_in_a_thread(request, history.excerpt(points=query.points, seconds=seconds, marks=marks))
 
 
 async def _on_stop(node: Node, _: EventFeed, __: web.Request) -> web.Response:

@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from node.api.gains_words import HOW, LIMITS, OTHERS, gains_sentence, limits_of
+from node.api.gains_words import HOW, OTHERS, gains_sentence, limits_of
 from node.api.losses import MAX_LOSSES
 from node.api.smoothed import DECAY, Smoothed
 from node.api.types import GainsAnswer, Loss, PeerGain, PeerShare, TaskGain
@@ -87,10 +87,11 @@ class Attribution:
         for task, reward in sorted(done.reward_by_task.items()):
             if task in self.tasks or len(self.tasks) < MAX_TASKS:
                 self._practised(task, reward, done)
-        masses = {task: finite(by_peer) for task, by_peer in done.gradient_mass_by_task.items()}
-        # Records from before masses were kept say only that groups were learnt from.
-        learnt = done.foreign_groups_used + done.foreign_groups_replayed > 0
-        if self.others_since_round is None and (learnt or any(set(by_peer) - {OWN} for by_peer in masses.values())):
+        masses = {
+            task: {peer: mass for peer, mass in by_peer.items() if math.isfinite(mass) and mass > 0}
+            for task, by_peer in done.gradient_mass_by_task.items()
+        }
+        if self.others_since_round is None and any(set(by_peer) - {OWN} for by_peer in masses.values()):
             self._begin(done.round)
         for task, by_peer in masses.items():
             if task in self.tasks:
@@ -106,18 +107,37 @@ class Attribution:
                 self._of_peer(peer).groups += count
 
     def answer(
-        self,
-        losses: Sequence[Loss] = (),
-        names: Mapping[str, NamedPeer] | None = None,
-        *,
-        averagings: int = 0,
-        from_peers: bool = False,
+        self, losses: Sequence[Loss], names: Mapping[str, NamedPeer], *, averagings: int, from_peers: bool
     ) -> GainsAnswer:
         """Returns the gains so far; ``names``: of peers, as the record knows them; ``averagings``: of weights with
         peers; ``from_peers``: whether a start took over the weights of peers."""
-        answer = _answer(self, losses, names or {})
-        limits = limits_of(averagings=averagings, from_peers=from_peers)
-        answer = msgspec.structs.replace(answer, limits=limits, averagings=averagings, started_from_peers=from_peers)
+        tasks = [_task_gain(name, known, names) for name, known in self.tasks.items()]
+        peers = self._peer_gains(names)
+
+        def mean(of: Callable[[TaskGain], float]) -> float | None:
+            return math.fsum(map(of, tasks)) / len(tasks) if tasks else None
+
+        error = math.sqrt(sum(known.squared_error for known in self.tasks.values())) / max(1, len(tasks))
+        answer = GainsAnswer(
+            sentence="",
+            how=HOW,
+            limits=limits_of(averagings=averagings, from_peers=from_peers),
+            rounds=self.rounds,
+            others_since_round=self.others_since_round,
+            mean_first=mean(lambda task: task.first),
+            mean_before=mean(lambda task: task.before),
+            mean_now=mean(lambda task: task.now),
+            from_others=mean(lambda task: task.from_others) or 0.0,
+            from_itself=mean(lambda task: task.from_itself) or 0.0,
+            not_attributed=mean(lambda task: task.not_attributed) or 0.0,
+            tasks=tuple(sorted(tasks, key=lambda task: (-task.from_others, -task.now, task.task))),
+            peers=tuple(peers[:MAX_PEERS]),
+            peers_left_out=max(0, len(peers) - MAX_PEERS),
+            losses=tuple(losses[:MAX_LOSSES]),
+            error=error,
+            averagings=averagings,
+            started_from_peers=from_peers,
+        )
         return msgspec.structs.replace(answer, sentence=gains_sentence(answer))
 
     def _practised(self, task: str, reward: float, done: RoundDone) -> None:
@@ -152,12 +172,26 @@ class Attribution:
             self._peers.popitem(last=False)
         return known
 
-    def peer(self, peer: str) -> _OfPeer:
-        return self._peers.get(peer, _OfPeer())
-
-
-def finite(by_peer: Mapping[str, float]) -> dict[str, float]:
-    return {peer: mass for peer, mass in by_peer.items() if math.isfinite(mass) and mass > 0}
+    def _peer_gains(self, names: Mapping[str, NamedPeer]) -> list[PeerGain]:
+        """Returns what is counted to each peer, the greatest gain first."""
+        by_peer: dict[str, dict[str, float]] = {}
+        for name, known in self.tasks.items():
+            for peer, gain in known.gains.items():
+                if peer != OWN:
+                    by_peer.setdefault(peer, {})[name] = gain
+        gains = [
+            PeerGain(
+                peer=printable(peer),
+                name=names[peer].name if peer in names else None,
+                model=names[peer].model if peer in names else None,
+                gain=math.fsum(of_tasks.values()) / len(self.tasks),
+                by_task=dict(sorted(of_tasks.items(), key=lambda item: -abs(item[1]))[:MAX_TASKS_OF_PEER]),
+                groups=self._peers.get(peer, _OfPeer()).groups,
+                last_round=self._peers.get(peer, _OfPeer()).last_round,
+            )
+            for peer, of_tasks in by_peer.items()
+        ]
+        return sorted(gains, key=lambda each: (-each.gain, each.peer))
 
 
 def _share_out(task: _OfTask, change: float) -> None:
@@ -190,57 +224,7 @@ def _bound(by_source: dict[str, float]) -> None:
         by_source[OTHERS] = by_source.get(OTHERS, 0.0) + by_source.pop(peer)
 
 
-def _answer(kept: Attribution, losses: Sequence[Loss], names: Mapping[str, NamedPeer]) -> GainsAnswer:
-    def name_of(peer: str) -> str | None:
-        return names[peer].name if peer in names else None
-
-    tasks = [_task_gain(name, known, name_of) for name, known in kept.tasks.items()]
-    count = len(tasks)
-    by_peer: dict[str, dict[str, float]] = {}
-    for name, known in kept.tasks.items():
-        for peer, gain in known.gains.items():
-            if peer != OWN:
-                by_peer.setdefault(peer, {})[name] = gain
-    peers = sorted(
-        (
-            PeerGain(
-                peer=printable(peer),
-                name=name_of(peer),
-                model=names[peer].model if peer in names else None,
-                gain=math.fsum(of_tasks.values()) / count,
-                by_task=dict(sorted(of_tasks.items(), key=lambda item: -abs(item[1]))[:MAX_TASKS_OF_PEER]),
-                groups=kept.peer(peer).groups,
-                last_round=kept.peer(peer).last_round,
-            )
-            for peer, of_tasks in by_peer.items()
-        ),
-        key=lambda each: (-each.gain, each.peer),
-    )
-
-    def mean(of: Sequence[float]) -> float | None:
-        return math.fsum(of) / count if count else None
-
-    return GainsAnswer(
-        sentence="",
-        how=HOW,
-        limits=LIMITS,
-        rounds=kept.rounds,
-        others_since_round=kept.others_since_round,
-        mean_first=mean([task.first for task in tasks]),
-        mean_before=mean([task.before for task in tasks]),
-        mean_now=mean([task.now for task in tasks]),
-        from_others=mean([task.from_others for task in tasks]) or 0.0,
-        from_itself=mean([task.from_itself for task in tasks]) or 0.0,
-        not_attributed=mean([task.not_attributed for task in tasks]) or 0.0,
-        error=math.sqrt(sum(known.squared_error for known in kept.tasks.values())) / max(1, count),
-        tasks=tuple(sorted(tasks, key=lambda task: (-task.from_others, -task.now, task.task))),
-        peers=tuple(peers[:MAX_PEERS]),
-        peers_left_out=max(0, len(peers) - MAX_PEERS),
-        losses=tuple(losses[:MAX_LOSSES]),
-    )
-
-
-def _task_gain(name: str, known: _OfTask, name_of: Callable[[str], str | None]) -> TaskGain:
+def _task_gain(name: str, known: _OfTask, names: Mapping[str, NamedPeer]) -> TaskGain:
     of_others = sorted(
         ((peer, gain) for peer, gain in known.gains.items() if peer != OWN), key=lambda item: (-abs(item[1]), item[0])
     )
@@ -256,5 +240,8 @@ def _task_gain(name: str, known: _OfTask, name_of: Callable[[str], str | None]) 
         from_others=math.fsum(gain for _, gain in of_others),
         from_itself=known.gains.get(OWN, 0.0),
         not_attributed=known.not_attributed,
-        peers=tuple(PeerShare(printable(peer), name_of(peer), gain) for peer, gain in of_others[:MAX_PEERS_OF_TASK]),
+        peers=tuple(
+            PeerShare(printable(peer), names[peer].name if peer in names else None, gain)
+            for peer, gain in of_others[:MAX_PEERS_OF_TASK]
+        ),
     )

@@ -1,15 +1,16 @@
-"""What gains mean, in words: the formula, its limits, and the sentence for the top of a page."""
+"""What gains and losses mean, in words: the same for the command line, the page, reports and the demonstration."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from node.api.loss_words import lost_sentence
-from node.api.types import GainsAnswer
+from node.api.types import GainsAnswer, Loss
 from node.quantities import counted, times
 
 OTHERS: Final = "others"  # peers beyond a round's bound, together
 SMALL: Final = 0.005  # a mean reward below which a sentence calls nothing a gain
+MAX_LOST_NAMED: Final = 4  # tasks in one sentence
 HOW: Final = (
     "After each round the change of a task's smoothed reward (own completions; a round counts 0.9 of the next) is "
     "divided among the groups of that task, own ones and those of peers, that the last rounds learnt from, in "
@@ -58,7 +59,7 @@ def _shares(answer: GainsAnswer) -> str:
     parts.append(f"{answer.from_itself:+.2f} with its own")
     if abs(answer.not_attributed) >= SMALL:
         parts.append(f"{answer.not_attributed:+.2f} with no group of the task")
-    return f"Of the change {', '.join(parts[:-1])} and {parts[-1]}."
+    return f"Of the change {_listed(parts)}."
 
 
 def _most(answer: GainsAnswer) -> str:
@@ -68,3 +69,30 @@ def _most(answer: GainsAnswer) -> str:
     best, task = answer.peers[0], answer.tasks[0]
     who = "further peers" if best.peer == OTHERS else best.name or f"…{best.peer[-5:]}"
     return f" (most from {who}, most on {task.task}: {task.before:.2f} to {task.now:.2f})"
+
+
+def fell(task: str, best: float, now: float) -> str:
+    """Names one task that fell, with the figures: "add from 0.76 to 0.11"."""
+    return f"{task} from {best:.2f} to {now:.2f}"
+
+
+def lost_sentence(fallen: Sequence[tuple[str, float, float]]) -> str:
+    """Returns one sentence about tasks that fell, each with what it was and what it is; empty where none did."""
+    named = [fell(*each) for each in fallen[:MAX_LOST_NAMED]]
+    if len(fallen) > MAX_LOST_NAMED:
+        named.append(f"{len(fallen) - MAX_LOST_NAMED} more")
+    return f"It has lost success on {_listed(named)}." if named else ""
+
+
+def loss_sentence(loss: Loss) -> str:
+    """Describes one loss: the figures, since when, and what else changed meanwhile."""
+    on = " on held-out prompts" if loss.measured == "held-out" else ""
+    said = (
+        f"{loss.task} has fallen{on} from {loss.best:.2f} (round {loss.best_round}) to {loss.now:.2f}, since round "
+        f"{loss.since_round}."
+    )
+    return f"{said} Meanwhile: {'; '.join(loss.went_with)}." if loss.went_with else said
+
+
+def _listed(named: Sequence[str]) -> str:
+    return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"

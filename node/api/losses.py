@@ -26,7 +26,7 @@ from typing import Final
 
 import msgspec
 
-from node.api.loss_words import loss_sentence
+from node.api.gains_words import loss_sentence
 from node.api.smoothed import Smoothed
 from node.api.types import Loss
 from node.events import Averaged, Evaluated, LearnerReady, PeersChanged, RoundDone

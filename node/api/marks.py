@@ -6,12 +6,12 @@ become one, which says how many it stands for. Not for concurrent use.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from node.api.loss_words import fell
+from node.api.gains_words import fell
 from node.api.types import Loss, Mark
 from node.events import (
     Averaged,
@@ -21,6 +21,7 @@ from node.events import (
     NamedPeer,
     PeersChanged,
     StateSyncing,
+    TimedEvent,
 )
 from node.printable import printable
 from protocol.limits import NAME_BYTES
@@ -61,30 +62,25 @@ class Marks:
     def __init__(self) -> None:
         self._kinds: dict[str, list[_Happened]] = {kind: [] for kind in KINDS}
 
-    def add_start(self, ready: LearnerReady) -> None:
-        begun = bool(self._kinds["start"])
-        self._add("restart" if begun else "start", ready.time_seconds, ready.round)
-
-    def add_peers(self, changed: PeersChanged) -> None:
-        for kind, peers, total in (
-            ("came", changed.came, changed.came_total),
-            ("left", changed.left, changed.left_total),
-        ):
-            if total > 0:
-                self._add(kind, changed.time_seconds, changed.round, _names(peers), total)
-
-    def add_checkpoint(self, saved: CheckpointSaved) -> None:
-        self._add("checkpoint", saved.time_seconds, saved.round)
-
-    def add_adoption(self, done: StateSyncing) -> None:
-        self._add("adopted", done.time_seconds, 0)
-
-    def add_averaging(self, averaged: Averaged, name: str) -> None:
-        """``name``: of the partner."""
-        self._add("averaged", averaged.time_seconds, averaged.round, (printable(name, NAME_BYTES),))
-
-    def add_taken_back(self, taken_back: AveragingTakenBack, name: str) -> None:
-        self._add("taken_back", taken_back.time_seconds, taken_back.round, (printable(name, NAME_BYTES),))
+    def add(self, event: TimedEvent, name_of: Callable[[str], str]) -> None:
+        """Takes one event; ``name_of`` says what a peer calls itself."""
+        at = event.time_seconds
+        match event:
+            case LearnerReady():
+                self._add("restart" if self._kinds["start"] else "start", at, event.round)
+            case PeersChanged():
+                self._add("came", at, event.round, _names(event.came), event.came_total)
+                self._add("left", at, event.round, _names(event.left), event.left_total)
+            case CheckpointSaved():
+                self._add("checkpoint", at, event.round)
+            case StateSyncing(stage="done"):
+                self._add("adopted", at, 0)
+            case Averaged(partner=str(partner)):
+                self._add("averaged", at, event.round, (printable(name_of(partner), NAME_BYTES),))
+            case AveragingTakenBack():
+                self._add("taken_back", at, event.round, (printable(name_of(event.partner), NAME_BYTES),))
+            case _:
+                pass
 
     def add_loss(self, loss: Loss, *, time_seconds: float, round_number: int) -> None:
         self._add("loss", time_seconds, round_number, (fell(loss.task, loss.best, loss.now),))
@@ -102,6 +98,8 @@ class Marks:
     def _add(
         self, kind: str, time_seconds: float, round_number: int, names: tuple[str, ...] = (), count: int = 1
     ) -> None:
+        if not count:
+            return
         happened = self._kinds[kind]
         happened.append(_Happened(time_seconds, time_seconds, round_number, count, names))
         if len(happened) > MAX_OF_A_KIND:

@@ -9,46 +9,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
-from node.api.history import History
+from node.api.history import Charted, History
 from node.api.rollout_history import RolloutHistory
 from node.api.run_changes import Change, GroupsByPeer, RunChanges
 from node.api.types import Loss
-from node.events import (
-    Averaged,
-    AveragingTakenBack,
-    CheckpointSaved,
-    Evaluated,
-    Event,
-    ForeignGroups,
-    LearnerReady,
-    PeersChanged,
-    RoundDone,
-    Samples,
-    StateSyncing,
-    Usage,
-)
+from node.events import Event, ForeignGroups, PeersChanged, RoundDone, Samples, Usage
 
 MAX_WAITING = 4096  # events of this start, kept until what was recorded before has been read
 
 log = logging.getLogger(__name__)
 
-_Recorded = (
-    RoundDone
-    | GroupsByPeer
-    | Evaluated
-    | Usage
-    | PeersChanged
-    | CheckpointSaved
-    | Averaged
-    | AveragingTakenBack
-    | LearnerReady
-    | StateSyncing
-)  # ``Change``, with usage, and of foreign groups their counts alone
-_TAGS = tuple(f'{{"event":"{each.__struct_config__.tag}"'.encode() for each in _Recorded.__args__)
+E = TypeVar("E")
+_decoder: msgspec.json.Decoder[Change | Usage] = msgspec.json.Decoder(Change | Usage)
 
 
 class RunRecord:
@@ -66,26 +42,23 @@ class RunRecord:
 
     def add(self, event: Event | Usage | PeersChanged) -> tuple[Loss, ...]:
         """Takes one event and returns the losses that it showed for the first time."""
-        match event:
-            case Usage():
-                self.history.add_usage(event)
-            case Samples():
-                self.samples = event if event.ours is not None else self.samples
-                self.learnt_from = event if event.learnt_from is not None else self.learnt_from
-            case RoundDone():
-                self.rollouts.add_round(event)
-                self.history.add_round(event)
-            case ForeignGroups():
-                self.rollouts.add_groups(event)
-            case Evaluated():
-                self.history.add_evaluation(event)
-            case _:
-                pass
-        if not isinstance(event, Change):
+        if isinstance(event, Samples):
+            self.samples = event if event.ours is not None else self.samples
+            self.learnt_from = event if event.learnt_from is not None else self.learnt_from
+        if isinstance(event, RoundDone):
+            self.rollouts.add_round(event)
+        if isinstance(event, Charted):
+            self.history.add(event)
+        if isinstance(event, ForeignGroups):
+            self.rollouts.add_groups(event)
+            change: Change = GroupsByPeer.of(event)
+        elif isinstance(event, Change):
+            change = event
+        else:
             return ()
         if self._waiting is not None and len(self._waiting) < MAX_WAITING:
-            self._waiting.append(event)
-        return self.changes.add(event)
+            self._waiting.append(change)
+        return self.changes.add(change)
 
     def restore(self, history: History, changes: RunChanges) -> None:
         """Puts what earlier starts recorded before the events of this one. Called once."""
@@ -107,20 +80,15 @@ def recorded_run(metrics: Path, *, before_seconds: float) -> tuple[History, RunC
     """Returns history and changes before that Unix time, read from ``metrics`` and its older half. Lines that do not
     decode, such as those of other versions, are skipped."""
     history, changes = History(), RunChanges()
-    for path in (metrics.with_name(metrics.name + ".1"), metrics):
+    for path in halves(metrics):
         try:
-            for event in _events(path):
-                if event.time_seconds >= before_seconds:
-                    continue  # an event of this start, which the current record has
-                match event:
-                    case RoundDone():
-                        history.add_round(event)
-                    case Evaluated():
-                        history.add_evaluation(event)
-                    case Usage():
-                        history.add_usage(event)
-                        continue
-                changes.add(event)
+            for event in events_in(path, _decoder):
+                if event is None or event.time_seconds >= before_seconds:
+                    continue  # those of this start are in the current record
+                if isinstance(event, Charted):
+                    history.add(event)
+                if isinstance(event, Change):
+                    changes.add(event)
         except FileNotFoundError:
             pass  # this is the first start, or there is no older half yet
         except OSError as error:
@@ -128,12 +96,19 @@ def recorded_run(metrics: Path, *, before_seconds: float) -> tuple[History, RunC
     return history, changes
 
 
-def _events(path: Path) -> Iterator[_Recorded]:
-    decoder = msgspec.json.Decoder(_Recorded)
+def halves(metrics: Path) -> tuple[Path, Path]:
+    """Returns the files of a record: the older half, which may not be there, and the newer one."""
+    return metrics.with_name(metrics.name + ".1"), metrics
+
+
+def events_in(path: Path, decoder: msgspec.json.Decoder[E]) -> Iterator[E | None]:
+    """Yields the events of the decoder's kinds, and None for a line of such a kind that does not decode: one written by
+    another version, or cut short by a full disk."""
+    tags = tuple(f'{{"event":"{kind.__struct_config__.tag}"'.encode() for kind in get_args(decoder.type))
     with path.open("rb") as file:
         for line in file:
-            if line.startswith(_TAGS):
+            if line.startswith(tags):
                 try:
                     yield decoder.decode(line)
-                except msgspec.DecodeError:  # written by another version, or cut short by a full disk
-                    continue
+                except msgspec.DecodeError:
+                    yield None

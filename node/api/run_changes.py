@@ -10,8 +10,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import Struct
-
 from node.api.gains import Attribution
 from node.api.losses import LossWatch
 from node.api.marks import Marks
@@ -27,6 +25,7 @@ from node.events import (
     PeersChanged,
     RoundDone,
     StateSyncing,
+    TimedEvent,
 )
 from node.printable import printable
 from protocol.limits import NAME_BYTES
@@ -34,10 +33,9 @@ from protocol.limits import NAME_BYTES
 MAX_NAMES: Final = 1024  # of peers, the newest ones
 
 
-class GroupsByPeer(Struct, frozen=True, kw_only=True, tag_field="event", tag="foreign_groups"):
+class GroupsByPeer(TimedEvent, frozen=True, kw_only=True, tag="foreign_groups"):
     """The part of ``ForeignGroups`` that is recorded: its groups one by one are many and long."""
 
-    time_seconds: float
     round: int
     by_peer: dict[str, dict[str, int]]
 
@@ -49,7 +47,6 @@ class GroupsByPeer(Struct, frozen=True, kw_only=True, tag_field="event", tag="fo
 Change = (
     RoundDone
     | GroupsByPeer
-    | ForeignGroups
     | Evaluated
     | PeersChanged
     | CheckpointSaved
@@ -76,34 +73,28 @@ class RunChanges:
     def add(self, event: Change) -> tuple[Loss, ...]:
         """Takes one event and returns the losses that it showed for the first time."""
         self._answer = None
+        if isinstance(event, PeersChanged):
+            self.name_peers([*event.came, *event.left])
+        self.marks.add(event, self.name_of)
         match event:
             case RoundDone():
                 self._gains.add_round(event)
                 self._watch.add_round(event)
                 return self._new_losses(event.time_seconds, event.round)
-            case GroupsByPeer() | ForeignGroups():
+            case GroupsByPeer():
                 self._gains.add_groups(event.by_peer)
             case Evaluated():
                 self._watch.add_evaluation(event)
                 return self._new_losses(event.time_seconds, event.round)
             case PeersChanged():
-                self.name_peers([*event.came, *event.left])
                 self._watch.add_peers(event)
-                self.marks.add_peers(event)
-            case CheckpointSaved():
-                self.marks.add_checkpoint(event)
-            case Averaged(partner=str(partner)):
+            case Averaged(partner=str()):
                 self._averagings += 1
                 self._watch.add_averaging(event)
-                self.marks.add_averaging(event, self.name_of(partner))
-            case AveragingTakenBack():
-                self.marks.add_taken_back(event, self.name_of(event.partner))
             case StateSyncing(stage="done"):
                 self._from_peers = True
-                self.marks.add_adoption(event)
             case LearnerReady():
                 self._watch.add_start(event)
-                self.marks.add_start(event)
             case _:
                 pass
         return ()

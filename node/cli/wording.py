@@ -8,7 +8,6 @@ from pathlib import Path
 
 from node.api.answers import damaged_line, donor_lines, engine_line, not_saved_line
 from node.api.join import join_of
-from node.api.loss_words import loss_lines
 from node.api.types import HeartbeatView, JoinLine, NodeState, NodeStatus, PeerView
 from node.configuration.sources import NO_OPTIONS
 from node.doctor.findings import Finding, Report, Severity
@@ -194,7 +193,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         lines.append(f"family    {averaged_line(status.offered)}")
     if status.gained:
         lines.append(f"gained    {printable(status.gained, 600)}")
-    lines += loss_lines(status.losses)
+    lines += [f"lost      {loss.sentence}" for loss in status.losses]
     lines += _swarm_lines(status)
     if status.fault is not None:
         lines.append(f"fault     {fault_line(status.fault)}")

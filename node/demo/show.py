@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from node.api.loss_words import lost_sentence
+from node.api.gains_words import lost_sentence
 from node.demo.forecast import Measuring, about
 from node.demo.member import DemoNode
 from node.demo.plan import DemoReport, Effort, LostTasks, ModelResult, lost_tasks

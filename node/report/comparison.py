@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from node.api.loss_words import fell
+from node.api.gains_words import fell
 from node.printable import printable
 from node.quantities import counted, duration, size, times
 from node.report.facts import RunFacts
@@ -84,8 +84,7 @@ def _rows(a: RunFacts, b: RunFacts) -> list[ComparedRow]:
 
 
 def _run(facts: RunFacts) -> str:
-    lasted_seconds = (facts.ended_seconds or 0.0) - (facts.began_seconds or 0.0)
-    return f"{counted(facts.rounds, 'round')} in {duration(lasted_seconds)}, {counted(facts.starts, 'start')}"
+    return f"{counted(facts.rounds, 'round')} in {duration(facts.lasted_seconds)}, {counted(facts.starts, 'start')}"
 
 
 def _groups(facts: RunFacts) -> str:

@@ -8,52 +8,25 @@ their newest entries.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from node.api.history import MAX_POINTS, History
+from node.api.gains import OWN
+from node.api.history import Charted, History
 from node.api.reasons import why_not
-from node.api.run_changes import GroupsByPeer, RunChanges
+from node.api.record import events_in, halves
+from node.api.run_changes import Change, RunChanges
 from node.api.types import GainsAnswer, HistoryAnswer, WhyNot
-from node.events import (
-    Averaged,
-    AveragingTakenBack,
-    CheckpointSaved,
-    Evaluated,
-    Fault,
-    LearnerReady,
-    OutOfMemory,
-    PeersChanged,
-    RoundDone,
-    StateSyncing,
-    Stopped,
-    Usage,
-)
+from node.events import Averaged, Evaluated, Fault, LearnerReady, OutOfMemory, RoundDone, StateSyncing, Stopped, Usage
 from protocol.errors import ConfigurationError, StorageError
 
 MAX_LISTED = 50  # averagings, faults, and times that memory ran out; the newest are kept
-OWN = "self"  # among the peers of ``RoundDone.divergence_by_peer``
 MAX_PEERS_COUNTED = 10_000  # strangers may take as many names as they like
 
-_Line = (
-    LearnerReady
-    | RoundDone
-    | GroupsByPeer
-    | Evaluated
-    | PeersChanged
-    | Averaged
-    | AveragingTakenBack
-    | CheckpointSaved
-    | Fault
-    | OutOfMemory
-    | StateSyncing
-    | Stopped
-    | Usage
-)
-_TAGS = tuple(f'{{"event":"{t.__struct_config__.tag}"'.encode() for t in _Line.__args__)
+_Line = Change | Fault | OutOfMemory | Stopped | Usage
+_decoder: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 
 class Sharing(Struct, frozen=True):
@@ -107,58 +80,64 @@ class RunFacts(Struct, frozen=True):
     evaluated_total: int = 0
     gains: GainsAnswer | None = None  # with the losses; as a running node answers
 
+    @property
+    def lasted_seconds(self) -> float:
+        """Between the first and the last record."""
+        return (self.ended_seconds or 0.0) - (self.began_seconds or 0.0)
+
 
 class _Collected:
     def __init__(self) -> None:
         self.history, self.changes = History(), RunChanges()
+        self.began_seconds: float | None = None
+        self.ended_seconds: float | None = None
         self.ready: LearnerReady | None = None
-        self.starts = self.passed_over = self.averaged_total = self.faults_total = self.evaluated_total = 0
-        self.out_of_memory_total = 0
         self.evaluated: Evaluated | None = None
-        self.peers: set[str] = set()
-        self.first_seconds: float | None = None
-        self.last_seconds: float | None = None
-        self.last_round: RoundDone | None = None
         self.stopped: Stopped | None = None
+        self.usage: Usage | None = None
         self.sums: Counter[str] = Counter()
         self.not_used: Counter[str] = Counter()
+        self.peers: set[str] = set()
         self.averaged: deque[Averaged] = deque(maxlen=MAX_LISTED)
         self.faults: deque[Fault] = deque(maxlen=MAX_LISTED)
         self.out_of_memory: deque[OutOfMemory] = deque(maxlen=MAX_LISTED)
-        self.usage: Usage | None = None
-        self.sent_bytes = self.received_bytes = 0
 
     def add(self, event: _Line) -> None:
-        if self.first_seconds is None:
-            self.first_seconds = event.time_seconds
-        self.last_seconds = event.time_seconds
-        if not isinstance(event, (Fault, OutOfMemory, Stopped, Usage)):
+        if self.began_seconds is None:
+            self.began_seconds = event.time_seconds
+        self.ended_seconds = event.time_seconds
+        if isinstance(event, Change):
             self.changes.add(event)
+        if isinstance(event, Charted):
+            self.history.add(event)
         match event:
             case LearnerReady():
-                self.ready, self.starts, self.stopped = event, self.starts + 1, None
+                self.ready, self.stopped = event, None
+                self.sums["starts"] += 1
             case RoundDone():
                 self._add_round(event)
             case Evaluated():
-                self.evaluated, self.evaluated_total = event, self.evaluated_total + 1
-                self.history.add_evaluation(event)
+                self.evaluated = event
+                self.sums["evaluated"] += 1
             case Averaged() if event.partner is not None:
-                self.averaged_total += 1
                 self.averaged.append(event)
+                self.sums["averaged"] += 1
             case Fault():
-                self.faults_total += 1
                 self.faults.append(event)
+                self.sums["faults"] += 1
             case OutOfMemory():
-                self.out_of_memory_total += 1
                 self.out_of_memory.append(event)
+                self.sums["out of memory"] += 1
             case Stopped():
                 self.stopped = event
             case Usage():
-                self._add_usage(event)
+                before, self.usage = self.usage, event
+                self.sums["sent"] += _grown(before.sent_bytes_total if before else None, event.sent_bytes_total)
+                self.sums["received"] += _grown(
+                    before.received_bytes_total if before else None, event.received_bytes_total
+                )
 
     def _add_round(self, done: RoundDone) -> None:
-        self.last_round = done
-        self.history.add_round(done)
         self.not_used.update(done.foreign_rejected)
         if len(self.peers) < MAX_PEERS_COUNTED:
             self.peers.update(peer for peer in done.divergence_by_peer if peer != OWN)
@@ -175,12 +154,49 @@ class _Collected:
             rounds=1,
         )
 
-    def _add_usage(self, usage: Usage) -> None:
-        self.history.add_usage(usage)
-        before = self.usage
-        self.sent_bytes += _grown(before.sent_bytes_total if before else None, usage.sent_bytes_total)
-        self.received_bytes += _grown(before.received_bytes_total if before else None, usage.received_bytes_total)
-        self.usage = usage
+    def facts(self) -> RunFacts:
+        ready, sums = self.ready, self.sums
+        history = self.history.excerpt(marks=self.changes.marks.answer())()
+        first, last = _ends_of_curves(history)
+        completions = sums["foreign_completions"]
+        return RunFacts(
+            model=ready.model_name if ready else None,
+            family=ready.family if ready else None,
+            parameters=ready.parameters if ready else None,
+            device=f"{ready.device}, {ready.dtype}" if ready else None,
+            starts=sums["starts"],
+            began_seconds=self.began_seconds,
+            ended_seconds=self.ended_seconds,
+            rounds=sums["rounds"],
+            tokens_generated=sums["tokens"],
+            first_reward=first,
+            last_reward=last,
+            sharing=Sharing(
+                generated=sums["generated"],
+                informative=sums["informative"],
+                shared=sums["shared"],
+                fetched=sums["fetched"],
+                used=sums["used"],
+                replayed=sums["replayed"],
+                fetched_bytes=sums["fetched_bytes"],
+                bytes_per_foreign_completion=sums["fetched_bytes"] / completions if completions else None,
+                not_used=why_not(self.not_used),
+                peers=min(len(self.peers), MAX_PEERS_COUNTED),
+            ),
+            traffic=TrafficTotals(sums["sent"], sums["received"]),
+            averaged=tuple(self.averaged),
+            averaged_total=sums["averaged"],
+            faults=tuple(self.faults),
+            faults_total=sums["faults"],
+            out_of_memory=tuple(self.out_of_memory),
+            out_of_memory_total=sums["out of memory"],
+            ended_because=self.stopped.because if self.stopped else None,
+            lines_passed_over=sums["passed over"],
+            history=history,
+            evaluated=self.evaluated,
+            evaluated_total=sums["evaluated"],
+            gains=self.changes.gains(),
+        )
 
 
 def run_facts(metrics: Path, *, until_round: int | None = None) -> RunFacts:
@@ -188,70 +204,26 @@ def run_facts(metrics: Path, *, until_round: int | None = None) -> RunFacts:
 
     Raises ``ConfigurationError`` where nothing was recorded, ``StorageError`` for a file that cannot be read.
     """
-    found = _Collected()
-    read = beyond = False
-    for path in (metrics.with_name(metrics.name + ".1"), metrics):
+    found, beyond = _Collected(), False
+    for path in halves(metrics):
         try:
-            for event in _events(path, found):
+            for event in events_in(path, _decoder):
+                if event is None:
+                    found.sums["passed over"] += 1
+                    continue
                 if until_round is not None and not isinstance(event, (StateSyncing, Usage)):
                     beyond = event.round > until_round  # and back where a restarted learner repeats rounds
                 if not beyond:
                     found.add(event)
-            read = True
         except FileNotFoundError:
             continue
         except OSError as error:
             raise StorageError(f"{path} cannot be read ({error.strerror}): make it readable for you") from None
-    if not read or found.first_seconds is None:
+    if found.began_seconds is None:
         raise ConfigurationError(
             f"{metrics} records no run: name the node's data directory with --home, or start a node with starling up"
         )
-    return _facts(found)
-
-
-def _facts(found: _Collected) -> RunFacts:
-    ready, sums = found.ready, found.sums
-    history = found.history.excerpt(marks=found.changes.marks.answer()).answer(MAX_POINTS)
-    first, last = _ends_of_curves(history)
-    completions = sums["foreign_completions"]
-    return RunFacts(
-        model=ready.model_name if ready else None,
-        family=ready.family if ready else None,
-        parameters=ready.parameters if ready else None,
-        device=f"{ready.device}, {ready.dtype}" if ready else None,
-        starts=found.starts,
-        began_seconds=found.first_seconds,
-        ended_seconds=found.last_seconds,
-        rounds=sums["rounds"],
-        tokens_generated=sums["tokens"],
-        first_reward=first,
-        last_reward=last,
-        sharing=Sharing(
-            generated=sums["generated"],
-            informative=sums["informative"],
-            shared=sums["shared"],
-            fetched=sums["fetched"],
-            used=sums["used"],
-            replayed=sums["replayed"],
-            fetched_bytes=sums["fetched_bytes"],
-            bytes_per_foreign_completion=sums["fetched_bytes"] / completions if completions else None,
-            not_used=why_not(found.not_used),
-            peers=min(len(found.peers), MAX_PEERS_COUNTED),
-        ),
-        traffic=TrafficTotals(found.sent_bytes, found.received_bytes),
-        averaged=tuple(found.averaged),
-        averaged_total=found.averaged_total,
-        faults=tuple(found.faults),
-        faults_total=found.faults_total,
-        out_of_memory=tuple(found.out_of_memory),
-        out_of_memory_total=found.out_of_memory_total,
-        ended_because=found.stopped.because if found.stopped else None,
-        lines_passed_over=found.passed_over,
-        history=history,
-        evaluated=found.evaluated,
-        evaluated_total=found.evaluated_total,
-        gains=found.changes.gains(),
-    )
+    return found.facts()
 
 
 def _ends_of_curves(history: HistoryAnswer) -> tuple[dict[str, float], dict[str, float]]:
@@ -271,14 +243,3 @@ def _grown(before: int | None, now: int | None) -> int:
     if now is None:
         return 0
     return now - before if before is not None and now >= before else now
-
-
-def _events(path: Path, found: _Collected) -> Iterator[_Line]:
-    decoder = msgspec.json.Decoder(_Line)
-    with path.open("rb") as file:
-        for line in file:
-            if line.startswith(_TAGS):
-                try:
-                    yield decoder.decode(line)
-                except msgspec.DecodeError:  # written by another version, or cut short by a full disk
-                    found.passed_over += 1

@@ -94,11 +94,10 @@ def _when(seconds: float | None) -> str:
 
 
 def _figures(facts: RunFacts) -> str:
-    lasted = (facts.ended_seconds or 0.0) - (facts.began_seconds or 0.0)
     return listed(
         (
             ("rounds", grouped(facts.rounds), counted(facts.starts, "start")),
-            ("duration", duration(lasted), "between the first and the last record"),
+            ("duration", duration(facts.lasted_seconds), "between the first and the last record"),
             ("generated", f"{grouped(facts.tokens_generated)} tokens", ""),
             ("groups of peers used", grouped(facts.sharing.used), f"{grouped(facts.sharing.replayed)} used again"),
             ("weights averaged", grouped(facts.averaged_total), "time" if facts.averaged_total == 1 else "times"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from node.api.loss_words import loss_lines
 from node.api.types import GainsAnswer
 from node.cli.wording import evaluated_line
 from node.printable import printable
@@ -16,10 +15,9 @@ LEAST_SHOWN = 0.005  # of reward
 
 def report_lines(facts: RunFacts) -> list[str]:
     shared = facts.sharing
-    lasted = (facts.ended_seconds or 0.0) - (facts.began_seconds or 0.0)
     lines = [
         f"model    {printable(facts.model or 'unknown')} on {facts.device or 'an unknown device'}",
-        f"run      {facts.rounds:,} rounds, {facts.tokens_generated:,} tokens in {duration(lasted)}, "
+        f"run      {facts.rounds:,} rounds, {facts.tokens_generated:,} tokens in {duration(facts.lasted_seconds)}, "
         f"{counted(facts.starts, 'start')}",
         f"sharing  {shared.shared:,} groups shared, {shared.used:,} foreign groups used and {shared.replayed:,} used "
         f"again, {size(shared.fetched_bytes)} fetched",
@@ -51,4 +49,4 @@ def _gains(gains: GainsAnswer) -> list[str]:
             name = printable(peer.name or f"…{peer.peer[-5:]}", 64)
             learnt = f"learnt from its groups {times(peer.groups)}; " if peer.groups else ""
             lines.append(f"from     {name}: {learnt}{on}")
-    return lines + [line.replace("lost      ", "lost     ", 1) for line in loss_lines(gains.losses)]
+    return lines + [f"lost     {loss.sentence}" for loss in gains.losses]

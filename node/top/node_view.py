@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from node.api.answers import donor_lines, engine_line
-from node.api.history import trained_tokens_per_second
 from node.api.types import HistoryAnswer, NodeStatus, Series, Timeline
 from node.cli.wording import evaluated_line, fault_line
 from node.events import RoundDone
@@ -49,7 +48,7 @@ def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
         ("reward", f"{number(done.reward, 3)} last round" if done else "–"),
         ("generated", f"{number(done.tokens_per_second)} tokens/s" if done else "–"),
         ("in total", f"{number(done.tokens_generated_total)} tokens" if done else "–"),
-        ("trained on", f"{number(trained_tokens_per_second(done))} tokens/s" if done else "–"),
+        ("trained on", f"{number(done.trained_tokens_per_second)} tokens/s" if done else "–"),
         ("groups", f"{done.groups_shared_total:,} shared, {done.foreign_groups_used_total:,} used" if done else "–"),
         ("eff. sample", f"{percent(done.effective_sample_share)} of the batch" if done else "–"),
         ("staleness", _staleness(done)),

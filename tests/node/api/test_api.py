@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from node.api import event_feed
 from node.api.access import load_or_create_token
 from node.api.answers import PHASES, escaped_event, escaped_swarm_status, health_of, waiting_for
 from node.api.event_feed import EventFeed, message_of
-from node.api.history import Excerpt, History
+from node.api.history import History
 from node.api.metrics import MAX_LABEL_VALUES, metrics_text
 from node.api.record import RunRecord
 from node.api.run_changes import RunChanges
@@ -164,14 +165,14 @@ async def test_answers_that_take_long_are_made_one_at_a_time_and_hold_up_no_othe
     made: list[int] = []
     empty = History().answer()
 
-    def slow(_: Excerpt, points: int) -> HistoryAnswer:
+    def slow(points: int) -> HistoryAnswer:
         assert under_way.acquire(blocking=False), "two at once"
         assert released.wait(HANG_SECONDS)
         made.append(points)
         under_way.release()
         return empty
 
-    monkeypatch.setattr(Excerpt, "answer", slow)
+    monkeypatch.setattr(History, "excerpt", lambda _, points, **__: partial(slow, points))
     async with client_of(node) as client:
 
         async def ask(points: int) -> int:

@@ -92,12 +92,6 @@ def test_a_change_long_after_the_last_group_of_the_task_is_counted_to_nobody() -
     assert add.from_others == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_record_of_an_older_version_has_gains_that_are_not_attributed() -> None:
-    rounds = [played(n, {"add": min(1.0, n / 10)}, foreign_groups_used=3) for n in range(1, 100)]
-    add = task(gains_of(*rounds), "add")
-    assert add.from_others == add.from_itself == 0.0 and add.not_attributed == pytest.approx(add.now - add.before)
-
-
 def test_a_task_first_practised_later_begins_at_its_first_round() -> None:
     first = [played(n, {"add": 0.5}, {"add": {"bob": 1.0}}) for n in range(1, 5)]
     later = [played(n, {"add": 0.5, "sort": 0.3}, {"sort": {"bob": 1.0}}) for n in range(5, 10)]

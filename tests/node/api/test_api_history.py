@@ -36,6 +36,7 @@ def round_of(number: int, *, time_seconds: float | None = None, tasks: tuple[str
         reward_by_task=dict.fromkeys(tasks, 0.25),
         success_by_task=dict.fromkeys(tasks, 0.5),
         loss=0.5 if number % 2 else None,
+        trained_tokens_per_second=120.0,
     )
 
 

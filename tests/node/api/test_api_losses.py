@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from node.api.loss_words import loss_lines, lost_sentence
+from node.api.gains_words import lost_sentence
 from node.api.losses import HOLD_ROUNDS, LossWatch
 from node.api.run_changes import RunChanges
 from node.api.types import Loss
@@ -124,4 +124,3 @@ def test_the_words_name_a_few_and_count_the_rest() -> None:
     assert lost_sentence([("add", 0.5, 0.2)]) == "It has lost success on add from 0.50 to 0.20."
     many = lost_sentence([(f"t{i}", 0.5, 0.2) for i in range(6)])
     assert "t3 from" in many and "t4" not in many and many.endswith("and 2 more.")
-    assert loss_lines([]) == []

@@ -9,6 +9,7 @@ import pytest
 
 from node.api.marks import MAX_MARKS, MAX_OF_A_KIND, Marks
 from node.api.presence import ABSENT_SECONDS, MAX_NAMED, Presence
+from node.api.run_changes import Change, RunChanges
 from node.api.types import HeartbeatView, PeerView
 from node.events import Averaged, CheckpointSaved, LearnerReady, NamedPeer, PeersChanged
 
@@ -34,18 +35,26 @@ def view(name: str, *, connected: bool = True, age_seconds: float | None = 1.0, 
     )
 
 
+def marks_of(*events: Change) -> Marks:
+    changes = RunChanges()
+    for event in events:
+        changes.add(event)
+    return changes.marks
+
+
 def test_what_happened_stands_in_order_with_its_words() -> None:
-    marks = Marks()
     ready = LearnerReady(
         time_seconds=1.0, model="m", family="", tokenizer="", parameters=1, trainable_parameters=1, device="cpu",
         dtype="float32", tasks=(), round=0, checkpoint=None, seconds=1.0,
     )  # fmt: skip
-    marks.add_start(ready)
-    marks.add_peers(changed(3.0, "bob", "eve"))
-    marks.add_checkpoint(saved(2))
-    marks.add_averaging(Averaged(time_seconds=4.0, round=9, partner="id-bob", because="", seconds=1.0), "bob")
-    marks.add_start(msgspec.structs.replace(ready, time_seconds=5.0, round=9))
-    marks.add_peers(changed(6.0, "bob", left=True))
+    marks = marks_of(
+        ready,
+        changed(3.0, "bob", "eve"),
+        saved(2),
+        Averaged(time_seconds=4.0, round=9, partner="id-bob", because="", seconds=1.0),
+        msgspec.structs.replace(ready, time_seconds=5.0, round=9),
+        changed(6.0, "bob", left=True),
+    )
     told = [(mark.kind, mark.text, mark.count) for mark in marks.answer()]
     assert told == [
         ("start", "the run began", 1),
@@ -59,10 +68,7 @@ def test_what_happened_stands_in_order_with_its_words() -> None:
 
 
 def test_dense_marks_are_merged_and_sparse_ones_stay() -> None:
-    marks = Marks()
-    for number in (*range(1, 1001), 5000, 9000):
-        marks.add_checkpoint(saved(number))
-    kept = marks.answer()
+    kept = marks_of(*map(saved, (*range(1, 1001), 5000, 9000))).answer()
     assert len(kept) == MAX_OF_A_KIND <= MAX_MARKS
     assert sum(mark.count for mark in kept) == 1002
     assert [(mark.round, mark.count) for mark in kept[-2:]] == [(5000, 1), (9000, 1)]
@@ -70,9 +76,7 @@ def test_dense_marks_are_merged_and_sparse_ones_stay() -> None:
 
 
 def test_a_name_that_a_stranger_chose_moves_no_cursor() -> None:
-    marks = Marks()
-    marks.add_peers(changed(1.0, HOSTILE))
-    (mark,) = marks.answer()
+    (mark,) = marks_of(changed(1.0, HOSTILE)).answer()
     assert mark.text.isprintable() and "\\x1b" in mark.text
 
 

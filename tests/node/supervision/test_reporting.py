@@ -45,4 +45,4 @@ def test_groups_of_others_are_shown_one_by_one_and_recorded_as_counts(tmp_path: 
         "event": "foreign_groups", "time_seconds": 5.0, "round": 3, "by_peer": {PEER: {"used": 16}},
     }  # fmt: skip
     _, changes = recorded_run(home.metrics, before_seconds=6.0)
-    assert changes._gains.peer(PEER).groups == record.changes._gains.peer(PEER).groups == 16
+    assert changes._gains._peers[PEER].groups == record.changes._gains._peers[PEER].groups == 16
