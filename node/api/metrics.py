@@ -8,25 +8,16 @@ and never become labels, because strangers choose their ids and names. A figure 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from node.api.types import GainsAnswer, NodeState, NodeStatus, PeersAnswer
-from node.events import Averaged, CheckpointSaved, DeviceUsage, Evaluated, RoundDone, Usage
+from node.events import Averaged, CheckpointSaved, Evaluated, RoundDone, Usage
 from swarm.api import SwarmStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_LABEL_VALUES = 128  # of one metric; the first ones in alphabetical order
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    name: str
-    kind: str  # "gauge", "counter"
-    help: str
-    samples: tuple[tuple[tuple[tuple[str, str], ...], float], ...]  # (labels, value)
 
 
 def metrics_text(status: NodeStatus, peers: PeersAnswer, gains: GainsAnswer | None = None) -> str:
@@ -46,10 +37,10 @@ def metrics_text(status: NodeStatus, peers: PeersAnswer, gains: GainsAnswer | No
         metrics += _of_usage(status.usage)
     if gains is not None and gains.rounds:
         metrics += _of_gains(gains)
-    return "".join(map(_exposed, metrics))
+    return "".join(metrics)
 
 
-def _of_node(status: NodeStatus) -> Iterator[Metric]:
+def _of_node(status: NodeStatus) -> Iterator[str]:
     yield _labelled("build_info", "gauge", "Always 1; the version is its label", "version", {status.version: 1})
     yield _gauge("uptime_seconds", "Time since the node was started", status.uptime_seconds)
     states = {state.value: float(status.state is state) for state in NodeState}
@@ -61,29 +52,26 @@ def _of_node(status: NodeStatus) -> Iterator[Metric]:
     yield _labelled("process_restarts_total", "counter", "Times that the process ended unasked", "process", restarts)
 
 
-def _of_peers(answer: PeersAnswer) -> Iterator[Metric]:
+def _of_peers(answer: PeersAnswer) -> Iterator[str]:
     peers = answer.peers
     yield _gauge("peers_known", "Peers that are connected, announced or banned", len(peers))
     yield _gauge("peers_banned", "Peers that are banned now", sum(peer.banned_because is not None for peer in peers))
 
 
-def _of_swarm(swarm: SwarmStatus) -> Iterator[Metric]:
+def _of_swarm(swarm: SwarmStatus) -> Iterator[str]:
     yield _gauge("peers_connected", "Peers connected now", swarm.connected_peers)
     yield _gauge("alone", "1 while no peer is connected", swarm.alone_because is not None)
     yield _counter("sent_bytes_total", "Bytes sent to peers", swarm.sent_bytes)
     yield _counter("received_bytes_total", "Bytes received from peers", swarm.received_bytes)
-    yield _counter(
-        "adverts_held_back_total",
-        "Adverts of own groups not sent, to keep pace with a large swarm",
-        swarm.adverts_held_back,
-    )
+    help_text = "Adverts of own groups not sent, to keep pace with a large swarm"
+    yield _counter("adverts_held_back_total", help_text, swarm.adverts_held_back)
     yield _gauge("blob_store_bytes", "Size on disk of the content store", swarm.store_bytes)
     accepted, rejected = "Announcements of peers accepted, by kind", "Announcements of peers rejected, by reason"
     yield _labelled("announcements_accepted_total", "counter", accepted, "kind", swarm.accepted)
     yield _labelled("announcements_rejected_total", "counter", rejected, "reason", swarm.rejected)
 
 
-def _of_round(done: RoundDone) -> Iterator[Metric]:
+def _of_round(done: RoundDone) -> Iterator[str]:
     """Figures of the newest round, and totals over all rounds."""
     yield _counter("rounds_total", "Rounds done", done.round)
     yield _gauge("policy_version", "Version of the weights in training", done.policy_version)
@@ -105,18 +93,14 @@ def _of_round(done: RoundDone) -> Iterator[Metric]:
     yield _gauge("scoring_failures", "Completions without a reward, in the last round", done.scoring_failures)
     help_text = "Steps skipped because a gradient was not finite"
     yield _counter("optimizer_steps_skipped_total", help_text, done.steps_skipped_total)
-    for name, help_text, value in (
-        ("loss", "Loss of the last step", done.loss),
-        ("gradient_norm", "Norm before clipping", done.gradient_norm),
-        ("effective_sample_ratio", "Effective sample size over samples, 0 to 1", done.effective_sample_share),
-        ("staleness_versions", "Mean age of the oldest weights of own completions", done.staleness_mean),
-        ("entropy_nats", "Mean over trained tokens", done.entropy),
-    ):
-        if value is not None:
-            yield _gauge(name, help_text, value)
+    yield _gauge("loss", "Loss of the last step", done.loss)
+    yield _gauge("gradient_norm", "Norm before clipping", done.gradient_norm)
+    yield _gauge("effective_sample_ratio", "Effective sample size over samples, 0 to 1", done.effective_sample_share)
+    yield _gauge("staleness_versions", "Mean age of the oldest weights of own completions", done.staleness_mean)
+    yield _gauge("entropy_nats", "Mean over trained tokens", done.entropy)
 
 
-def _of_averaging(offered: Averaged, averaged: Averaged | None) -> Iterator[Metric]:
+def _of_averaging(offered: Averaged, averaged: Averaged | None) -> Iterator[str]:
     """Totals up to the last offer of weights, and figures of the last outer step."""
     sent, received = "Weights sent by this learner process", "Weights received by this learner process"
     yield _counter("outer_steps_total", "Times that weights were averaged with a peer", offered.outer_steps)
@@ -125,18 +109,17 @@ def _of_averaging(offered: Averaged, averaged: Averaged | None) -> Iterator[Metr
     if averaged is not None:
         yield _gauge("averaging_timestamp_seconds", "Unix time of the last outer step", averaged.time_seconds)
         yield _gauge("averaging_seconds", "Time from the offer of weights to the last outer step", averaged.seconds)
-        if averaged.distance is not None:
-            help_text = "Distance to the last partner's weights, over the norm of our weights"
-            yield _gauge("replica_distance_ratio", help_text, averaged.distance)
+        help_text = "Distance to the last partner's weights, over the norm of our weights"
+        yield _gauge("replica_distance_ratio", help_text, averaged.distance)
 
 
-def _of_checkpoint(saved: CheckpointSaved) -> Iterator[Metric]:
+def _of_checkpoint(saved: CheckpointSaved) -> Iterator[str]:
     yield _gauge("checkpoint_round", "Round of the newest checkpoint", saved.round)
     yield _gauge("checkpoint_bytes", "Size of the newest checkpoint", saved.size_bytes)
     yield _gauge("checkpoint_timestamp_seconds", "Unix time of the newest checkpoint", saved.time_seconds)
 
 
-def _of_evaluation(measured: Evaluated) -> Iterator[Metric]:
+def _of_evaluation(measured: Evaluated) -> Iterator[str]:
     yield _gauge("evaluation_round", "Round of the last evaluation", measured.round)
     yield _gauge("evaluation_reward", "Mean reward on held-out prompts", measured.reward)
     help_text = "Mean reward on held-out prompts by task"
@@ -145,27 +128,22 @@ def _of_evaluation(measured: Evaluated) -> Iterator[Metric]:
     yield _gauge("evaluation_seconds", "Duration of the last evaluation", measured.seconds)
 
 
-def _of_usage(usage: Usage) -> Iterator[Metric]:
+def _of_usage(usage: Usage) -> Iterator[str]:
     held = {"supervisor": usage.supervisor_bytes, "learner": usage.learner_bytes, "swarm": usage.swarm_bytes}
     known = {process: float(size) for process, size in held.items() if size is not None}
     help_text = "Resident memory of a process and all that it started"
     yield _labelled("memory_bytes", "gauge", help_text, "process", known)
-    if usage.device is not None:
-        yield from _of_device(usage.device)
+    device = usage.device
+    if device is not None:
+        help_text = "Memory of the GPU that is in use, by every program"
+        yield _gauge("device_memory_used_bytes", help_text, device.memory_used_bytes)
+        yield _gauge("device_memory_total_bytes", "Memory of the GPU", device.memory_total_bytes)
+        help_text = "Time in which a kernel ran on the GPU, 0 to 1"
+        yield _gauge("device_utilization_ratio", help_text, device.utilization_share)
+        yield _gauge("device_power_watts", "Power that the GPU draws", device.power_watts)
 
 
-def _of_device(device: DeviceUsage) -> Iterator[Metric]:
-    for name, help_text, value in (
-        ("device_memory_used_bytes", "Memory of the GPU that is in use, by every program", device.memory_used_bytes),
-        ("device_memory_total_bytes", "Memory of the GPU", device.memory_total_bytes),
-        ("device_utilization_ratio", "Time in which a kernel ran on the GPU, 0 to 1", device.utilization_share),
-        ("device_power_watts", "Power that the GPU draws", device.power_watts),
-    ):
-        if value is not None:
-            yield _gauge(name, help_text, value)
-
-
-def _of_gains(gains: GainsAnswer) -> Iterator[Metric]:
+def _of_gains(gains: GainsAnswer) -> Iterator[str]:
     """What is counted to others, an attribution (docs/api.md), and what was lost."""
     help_text = "Change of mean reward that is counted to groups of peers, since the first of them"
     yield _gauge("gained_from_others", help_text, gains.from_others)
@@ -180,28 +158,24 @@ def _of_gains(gains: GainsAnswer) -> Iterator[Metric]:
     yield _gauge("tasks_lost", "Tasks on which success has fallen by more than noise", len(gains.losses))
 
 
-def _gauge(name: str, help_text: str, value: float) -> Metric:
-    return Metric(name, "gauge", help_text, (((), float(value)),))
+def _gauge(name: str, help_text: str, value: float | None) -> str:
+    """Returns nothing of a value that is not known."""
+    return "" if value is None else _exposed(name, "gauge", help_text, {"": value})
 
 
-def _counter(name: str, help_text: str, value: float) -> Metric:
-    return Metric(name, "counter", help_text, (((), float(value)),))
+def _counter(name: str, help_text: str, value: float) -> str:
+    return _exposed(name, "counter", help_text, {"": value})
 
 
-def _labelled(name: str, kind: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
+def _labelled(name: str, kind: str, help_text: str, label: str, values: Mapping[str, float]) -> str:
     kept = sorted(values.items())[:MAX_LABEL_VALUES]
-    return Metric(name, kind, help_text, tuple((((label, text),), float(value)) for text, value in kept))
+    return _exposed(name, kind, help_text, {f'{{{label}="{_escaped(text)}"}}': value for text, value in kept})
 
 
-def _exposed(metric: Metric) -> str:
-    name = f"starling_{metric.name}"
-    head = f"# HELP {name} {metric.help}.\n# TYPE {name} {metric.kind}\n"
-    return head + "".join(f"{name}{_labels(labels)} {value!r}\n" for labels, value in metric.samples)
-
-
-def _labels(labels: Iterable[tuple[str, str]]) -> str:
-    shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
-    return f"{{{shown}}}" if shown else ""
+def _exposed(name: str, kind: str, help_text: str, samples: Mapping[str, float]) -> str:
+    """``samples``: values by their labels as the format has them."""
+    head = f"# HELP starling_{name} {help_text}.\n# TYPE starling_{name} {kind}\n"
+    return head + "".join(f"starling_{name}{labels} {float(value)!r}\n" for labels, value in samples.items())
 
 
 def _escaped(text: str) -> str:
