@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from node.api import openapi
 from node.api.answers import health_of
 from node.api.connections import Connections
-from node.api.endpoint import EVENT_STREAM, JSON, SVG, Endpoint, Node
+from node.api.endpoint import EVENT_STREAM, JSON, SVG, Endpoint, EndpointHandler, Node
 from node.api.event_feed import EventFeed, message_of
 from node.api.history import MAX_POINTS
 from node.api.join import join_svg
@@ -53,9 +53,8 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Which part of the history a request asks for."""
 
     points: Annotated[int, Meta(ge=2, le=MAX_POINTS, description="at most this many points a series")] = MAX_POINTS
-    seconds: Annotated[float, Meta(gt=0, description="only the last this many seconds")] | UnsetType = (
-        UNSET  # never null
-    )
+    # Never null, as all of these.
+    seconds: Annotated[float, Meta(gt=0, description="only the last this many seconds")] | UnsetType = UNSET
 
 
 class ResumeQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,40 +70,32 @@ class PauseQuery(Struct, frozen=True, forbid_unknown_fields=True):
     at_once: Annotated[bool, Meta(description="drop the step that is under way")] = False
 
 
-async def _on_status(node: Node, _: EventFeed, __: web.Request) -> web.Response:
-    return json_response(node.status())
+def _answering(answer_of: Callable[[Node], Struct]) -> EndpointHandler:
+    async def on_request(node: Node, _: EventFeed, __: web.Request) -> web.Response:
+        return json_response(answer_of(node))
+
+    return on_request
 
 
-async def _on_peers(node: Node, _: EventFeed, __: web.Request) -> web.Response:
-    return json_response(node.peers())
+def _answering_in_a_thread(answer_of: Callable[[NodeStatus, PeersAnswer], Struct]) -> EndpointHandler:
+    """For answers that many hostile peers make slow."""
+
+    async def on_request(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+        status, peers = node.status(), node.peers()
+        return await _made_in_a_thread(request, lambda: answer_of(status, peers))
+
+    return on_request
 
 
-async def _on_settings(node: Node, _: EventFeed, __: web.Request) -> web.Response:
+def _settings(node: Node) -> SettingsAnswer:
     status = node.status()
-    return json_response(SettingsAnswer(status.pid, status.home, node.record.settings))
-
-
-async def _on_swarm(node: Node, _: EventFeed, request: web.Request) -> web.Response:
-    # Many hostile peers make this answer slow.
-    return await _made_in_a_thread(request, partial(swarm_answer, node.status(), node.peers()))
-
-
-async def _on_rollouts(node: Node, _: EventFeed, __: web.Request) -> web.Response:
-    return json_response(node.record.rollouts.answer(node.status(), node.peers()))
-
-
-async def _on_gains(node: Node, _: EventFeed, __: web.Request) -> web.Response:
-    return json_response(node.record.changes.gains())
+    return SettingsAnswer(status.pid, status.home, node.record.settings)
 
 
 async def _on_samples(node: Node, _: EventFeed, request: web.Request) -> web.Response:
     if not request.app[CONNECTIONS].is_owner(request):  # questions may be from the owner's own data
         return json_response(ErrorAnswer("only the user that runs this node may read its questions and answers"), 403)
     return json_response(samples_answer(node.record, model=node.status().model))
-
-
-async def _on_links(node: Node, _: EventFeed, request: web.Request) -> web.Response:
-    return await _made_in_a_thread(request, partial(links_answer, node.status(), node.peers()))
 
 
 async def _on_join(node: Node, _: EventFeed, request: web.Request) -> web.Response:
@@ -116,10 +107,7 @@ async def _on_join(node: Node, _: EventFeed, request: web.Request) -> web.Respon
 
 
 async def _on_history(node: Node, _: EventFeed, request: web.Request) -> web.Response:
-    query = _decoded(request, HistoryQuery)
-    if isinstance(query, web.Response):
-        return query
-    history = node.record.history
+    query, history = _decoded(request, HistoryQuery), node.record.history
     seconds = math.inf if query.seconds is UNSET else query.seconds
     marks = node.record.changes.marks.answer(since_seconds=history.since_seconds(seconds))
     return await _made_in_a_thread(request, history.excerpt(points=query.points, seconds=seconds, marks=marks))
@@ -132,20 +120,11 @@ async def _on_stop(node: Node, _: EventFeed, __: web.Request) -> web.Response:
 
 async def _on_pause(node: Node, _: EventFeed, request: web.Request) -> web.Response:
     query = _decoded(request, PauseQuery)
-    if isinstance(query, web.Response):
-        return query
-    return json_response(PauseAnswer(node.pause(_given(query.seconds), at_once=query.at_once)))
+    return json_response(PauseAnswer(node.pause(query.seconds or None, at_once=query.at_once)))
 
 
 async def _on_resume(node: Node, _: EventFeed, request: web.Request) -> web.Response:
-    query = _decoded(request, ResumeQuery)
-    if isinstance(query, web.Response):
-        return query
-    return json_response(PauseAnswer(node.resume(_given(query.seconds))))
-
-
-def _given(seconds: float | UnsetType) -> float | None:
-    return None if seconds is UNSET else seconds
+    return json_response(PauseAnswer(node.resume(_decoded(request, ResumeQuery).seconds or None)))
 
 
 async def _on_health(node: Node, _: EventFeed, __: web.Request) -> web.Response:
@@ -183,18 +162,36 @@ async def _on_events(node: Node, feed: EventFeed, request: web.Request) -> web.S
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint("GET", "/api/v1/status", "This node, now", _on_status, NodeStatus),
-    Endpoint("GET", "/api/v1/peers", "The peers that this node knows, connected ones first", _on_peers, PeersAnswer),
-    Endpoint("GET", "/api/v1/settings", "What this node runs with", _on_settings, SettingsAnswer),
-    Endpoint("GET", "/api/v1/swarm", "The swarm, as its heartbeats report it", _on_swarm, SwarmAnswer),
+    Endpoint("GET", "/api/v1/status", "This node, now", _answering(lambda node: node.status()), NodeStatus),
+    Endpoint(
+        "GET",
+        "/api/v1/peers",
+        "The peers that this node knows, connected ones first",
+        _answering(lambda node: node.peers()),
+        PeersAnswer,
+    ),
+    Endpoint("GET", "/api/v1/settings", "What this node runs with", _answering(_settings), SettingsAnswer),
+    Endpoint(
+        "GET",
+        "/api/v1/swarm",
+        "The swarm, as its heartbeats report it",
+        _answering_in_a_thread(swarm_answer),
+        SwarmAnswer,
+    ),
     Endpoint(
         "GET",
         "/api/v1/rollouts",
         "The outcomes of recent rollouts, and why some were not used",
-        _on_rollouts,
+        _answering(lambda node: node.record.rollouts.answer(node.status(), node.peers())),
         RolloutsAnswer,
     ),
-    Endpoint("GET", "/api/v1/gains", "What this node can do, could before, and has from whom", _on_gains, GainsAnswer),
+    Endpoint(
+        "GET",
+        "/api/v1/gains",
+        "What this node can do, could before, and has from whom",
+        _answering(lambda node: node.record.changes.gains()),
+        GainsAnswer,
+    ),
     Endpoint(
         "GET",
         "/api/v1/samples",
@@ -202,7 +199,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         _on_samples,
         SamplesAnswer,
     ),
-    Endpoint("GET", "/api/v1/links", "Who is connected to whom", _on_links, LinksAnswer),
+    Endpoint("GET", "/api/v1/links", "Who is connected to whom", _answering_in_a_thread(links_answer), LinksAnswer),
     Endpoint(
         "GET",
         "/api/v1/join.svg",
@@ -272,13 +269,13 @@ def _description() -> bytes:
     return msgspec.json.encode(openapi.description(ENDPOINTS))
 
 
-def _decoded(request: web.Request, expected: type[Q]) -> Q | web.Response:
-    """Returns the query as a struct, or its refusal. An unknown key is refused: ignoring it would answer another
-    question than the one asked."""
+def _decoded(request: web.Request, expected: type[Q]) -> Q:
+    """Returns the query as a struct. Raises ``HTTPBadRequest``, also for an unknown key: ignoring it would answer
+    another question than the one asked."""
     if len(set(request.query)) < len(request.query):
-        return json_response(ErrorAnswer("the query gives a key more than once: give each key once"), 400)
+        raise web.HTTPBadRequest(text="the query gives a key more than once: give each key once")
     try:
         return msgspec.convert(dict(request.query), expected, strict=False)
     except msgspec.ValidationError as error:
         known = ", ".join(expected.__struct_fields__)
-        return json_response(ErrorAnswer(f"the query cannot be used: {error}; its keys are {known}"), 400)
+        raise web.HTTPBadRequest(text=f"the query cannot be used: {error}; its keys are {known}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from node.api.types import GainsAnswer, Loss
+from node.api.types import GainsAnswer, Loss, end_of
 from node.quantities import counted, times
 
 OTHERS: Final = "others"  # peers beyond a round's bound, together
@@ -67,7 +67,7 @@ def _most(answer: GainsAnswer) -> str:
     if answer.from_others < SMALL or not answer.peers:
         return ""
     best, task = answer.peers[0], answer.tasks[0]
-    who = "further peers" if best.peer == OTHERS else best.name or f"…{best.peer[-5:]}"
+    who = "further peers" if best.peer == OTHERS else best.name or end_of(best.peer)
     return f" (most from {who}, most on {task.task}: {task.before:.2f} to {task.now:.2f})"
 
 

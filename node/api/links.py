@@ -22,7 +22,7 @@ CERTAIN, BOTH, ONE = 0, 1, 2  # ``Link.known``
 
 def links_answer(status: NodeStatus, peers: PeersAnswer) -> LinksAnswer:
     """Returns this node, the peers that are connected or heard of lately, and the links between them."""
-    present = [peer for peer in peers.peers if _is_present(peer)]
+    present = [peer for peer in peers.peers if peer.is_present(STALE_SECONDS)]
     shown = sorted(present, key=lambda peer: not peer.connected)[: MAX_NODES - 1]
     nodes = (_own_node(status), *map(_node, shown))
     prefixes = Counter(connection_prefix(node.peer).hex() for node in nodes)
@@ -44,13 +44,6 @@ def links_answer(status: NodeStatus, peers: PeersAnswer) -> LinksAnswer:
         links_left_out=max(0, len(links) - MAX_LINKS),
         silent=sum(not node.claims for node in nodes),
     )
-
-
-def _is_present(peer: PeerView) -> bool:
-    if peer.banned_because is not None:
-        return False
-    age_seconds = peer.heartbeat_age_seconds
-    return peer.connected or (age_seconds is not None and age_seconds <= STALE_SECONDS)
 
 
 def _claimed(peer: PeerView) -> list[str]:
@@ -76,7 +69,7 @@ def _node(peer: PeerView) -> LinkNode:
     beat = peer.heartbeat
     return LinkNode(
         peer=peer.peer,
-        name=beat.name if beat is not None else f"…{peer.peer[-5:]}",
+        name=peer.shown_name,
         model=(RELAYING if beat.is_relay else beat.model) if beat is not None else "",
         family=beat.family if beat is not None else "",
         ours=False,

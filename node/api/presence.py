@@ -40,7 +40,7 @@ class Presence:
         """Takes the peers as they are now; returns what has changed, None where nothing has or a report was just
         made."""
         fresh_seconds = MISSED_HEARTBEATS * heartbeat_seconds(len(peers) + 1, HEARTBEAT_SECONDS)
-        here = {peer.peer: peer for peer in peers[:MAX_PRESENT] if _is_present(peer, fresh_seconds)}
+        here = {peer.peer: peer for peer in peers[:MAX_PRESENT] if peer.is_present(fresh_seconds)}
         self.renamed = []
         for each, view in here.items():
             self._seen[each] = now_seconds
@@ -85,15 +85,6 @@ def _says_its_model(peer: PeerView) -> bool:
     return peer.heartbeat is not None and bool(peer.heartbeat.model)
 
 
-def _is_present(peer: PeerView, fresh_seconds: float) -> bool:
-    if peer.banned_because is not None:
-        return False
-    age_seconds = peer.heartbeat_age_seconds
-    return peer.connected or (age_seconds is not None and age_seconds <= fresh_seconds)
-
-
 def _named(peer: PeerView) -> NamedPeer:
-    beat = peer.heartbeat
-    if beat is None:
-        return NamedPeer(peer.peer, f"…{peer.peer[-5:]}", "")
-    return NamedPeer(peer.peer, printable(beat.name, NAME_BYTES), printable(beat.model, NAME_BYTES))
+    model = peer.heartbeat.model if peer.heartbeat is not None else ""
+    return NamedPeer(peer.peer, printable(peer.shown_name, NAME_BYTES), printable(model, NAME_BYTES))

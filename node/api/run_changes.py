@@ -13,7 +13,7 @@ from typing import Final
 from node.api.gains import Attribution
 from node.api.losses import LossWatch
 from node.api.marks import Marks
-from node.api.types import GainsAnswer, Loss
+from node.api.types import GainsAnswer, Loss, end_of
 from node.events import (
     Averaged,
     AveragingTakenBack,
@@ -114,7 +114,7 @@ class RunChanges:
 
     def name_of(self, peer: str) -> str:
         known = self._names.get(peer)
-        return known.name if known is not None else f"…{peer[-5:]}"
+        return known.name if known is not None else end_of(peer)
 
     def gains(self) -> GainsAnswer:
         if self._answer is None:

@@ -131,6 +131,8 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return answer
     except web.HTTPNotFound as error:
         return json_response(ErrorAnswer("this address does not exist: see /api/v1/openapi.json"), error.status)
+    except web.HTTPBadRequest as error:
+        return json_response(ErrorAnswer(error.text or "the request cannot be used: correct it"), error.status)
     except web.HTTPException as error:
         if error.status < 400:
             raise

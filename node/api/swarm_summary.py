@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
 
 from node.api.links import STALE_SECONDS
-from node.api.types import HeartbeatView, ModelView, NodeStatus, PeersAnswer, PeerView, SwarmAnswer, TaskView
+from node.api.types import HeartbeatView, ModelView, NodeStatus, PeersAnswer, SwarmAnswer, TaskView
 from node.version import SOFTWARE
 
 MAX_SAMPLES = 1000  # of one claim
@@ -28,26 +27,16 @@ MAX_FAMILIES = 64
 OTHERS = "others"
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """One node that reports on itself."""
-
-    beat: HeartbeatView
-    ours: bool
-
-
 def swarm_answer(status: NodeStatus, peers: PeersAnswer) -> SwarmAnswer:
     """Returns the summary of this node and of the peers with a fresh heartbeat."""
-    present = [peer.heartbeat for peer in peers.peers if peer.heartbeat is not None and _is_fresh(peer)]
+    present = [peer.heartbeat for peer in peers.peers if peer.heartbeat is not None and peer.is_heard(STALE_SECONDS)]
     own = _own_heartbeat(status)
-    members = [_Member(own, True)] if own is not None else []
-    members += [_Member(beat, False) for beat in present]
-    beats = [member.beat for member in members]
-    models, models_left_out = _models([member for member in members if not member.beat.is_relay])
+    beats = [own, *present] if own is not None else present
+    models, models_left_out = _models([beat for beat in beats if not beat.is_relay], own)
     tasks, tasks_left_out = _tasks(beats, own.success_by_task if own is not None else ())
     banned = sum(peer.banned_because is not None for peer in peers.peers)
     return SwarmAnswer(
-        nodes=len(members),
+        nodes=len(beats),
         silent=len(peers.peers) - banned - len(present),
         banned=banned,
         connected=sum(peer.connected for peer in peers.peers),
@@ -62,11 +51,6 @@ def swarm_answer(status: NodeStatus, peers: PeersAnswer) -> SwarmAnswer:
         software=_counted((beat.software for beat in beats), MAX_SOFTWARE),
         phases=_counted((beat.phase for beat in beats), MAX_PHASES),
     )
-
-
-def _is_fresh(peer: PeerView) -> bool:
-    age_seconds = peer.heartbeat_age_seconds
-    return peer.banned_because is None and age_seconds is not None and age_seconds <= STALE_SECONDS
 
 
 def _own_heartbeat(status: NodeStatus) -> HeartbeatView | None:
@@ -91,19 +75,19 @@ def _own_heartbeat(status: NodeStatus) -> HeartbeatView | None:
     )
 
 
-def _models(members: Sequence[_Member]) -> tuple[list[ModelView], int]:
+def _models(beats: Sequence[HeartbeatView], own: HeartbeatView | None) -> tuple[list[ModelView], int]:
     """Returns our model first, so that strangers cannot crowd it out, then those of most nodes; and how many models
     are left out."""
-    by_model: dict[tuple[str, str], list[_Member]] = {}
-    for member in members:
-        by_model.setdefault((member.beat.model, member.beat.family), []).append(member)
-    # Our own node is the first member, where it is one.
-    ranked = sorted(by_model, key=lambda model: (not by_model[model][0].ours, -len(by_model[model]), model))
-    return [_model(*model, by_model[model]) for model in ranked[:MAX_MODELS]], max(0, len(ranked) - MAX_MODELS)
+    by_model: dict[tuple[str, str], list[HeartbeatView]] = {}
+    for beat in beats:
+        by_model.setdefault((beat.model, beat.family), []).append(beat)
+    ours = (own.model, own.family) if own is not None else None
+    ranked = sorted(by_model, key=lambda model: (model != ours, -len(by_model[model]), model))
+    shown = [_model(*model, by_model[model], ours=model == ours) for model in ranked[:MAX_MODELS]]
+    return shown, len(ranked) - len(shown)
 
 
-def _model(model: str, family: str, members: Sequence[_Member]) -> ModelView:
-    beats = [member.beat for member in members]
+def _model(model: str, family: str, beats: Sequence[HeartbeatView], *, ours: bool) -> ModelView:
     by_task: dict[str, list[tuple[float, int]]] = {}
     for beat in beats:
         for task, success in beat.success_by_task.items():
@@ -122,7 +106,7 @@ def _model(model: str, family: str, members: Sequence[_Member]) -> ModelView:
             for task, claims in sorted(by_task.items())[:MAX_TASKS]
             if (mean := _weighted(claims)) is not None
         },
-        ours=any(member.ours for member in members),
+        ours=ours,
     )
 
 
@@ -135,7 +119,8 @@ def _tasks(beats: Sequence[HeartbeatView], ours: Container[str]) -> tuple[list[T
             if samples:
                 by_task.setdefault(task, []).append(beat)
     ranked = sorted(by_task, key=lambda task: (task not in ours, -len(by_task[task]), task))
-    return [_task(task, by_task[task]) for task in ranked[:MAX_TASKS]], max(0, len(ranked) - MAX_TASKS)
+    shown = [_task(task, by_task[task]) for task in ranked[:MAX_TASKS]]
+    return shown, len(ranked) - len(shown)
 
 
 def _task(task: str, beats: Sequence[HeartbeatView]) -> TaskView:

@@ -286,6 +286,11 @@ class HeartbeatView(Struct, frozen=True):
         return not self.model and self.phase == RELAYING
 
 
+def end_of(peer: str) -> str:
+    """Returns a short name for a peer that has none."""
+    return f"…{peer[-5:]}"
+
+
 class PeerView(Struct, frozen=True):
     """One peer as this node sees it."""
 
@@ -308,6 +313,20 @@ class PeerView(Struct, frozen=True):
     # Its observed conduct, counted by ``swarm.peers.reputation.Conduct``; ``RolloutsAnswer.words`` explains each.
     conduct: dict[str, int] = {}
     outcomes: dict[str, int] = {}  # of its groups, by outcome or reason, since the supervisor's start
+
+    def is_heard(self, within_seconds: float) -> bool:
+        """Whether its newest heartbeat is no older. A banned peer is not heard."""
+        age_seconds = self.heartbeat_age_seconds
+        return self.banned_because is None and age_seconds is not None and age_seconds <= within_seconds
+
+    def is_present(self, within_seconds: float) -> bool:
+        """Whether it is connected or heard. A banned peer is neither."""
+        return self.banned_because is None and (self.connected or self.is_heard(within_seconds))
+
+    @property
+    def shown_name(self) -> str:
+        """What it calls itself, and the end of its id where it never did."""
+        return self.heartbeat.name if self.heartbeat is not None else end_of(self.peer)
 
 
 class PeersAnswer(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.api.types import GainsAnswer
+from node.api.types import GainsAnswer, end_of
 from node.cli.wording import evaluated_line
 from node.printable import printable
 from node.quantities import counted, duration, size, times
@@ -46,7 +46,7 @@ def _gains(gains: GainsAnswer) -> list[str]:
         best = sorted(peer.by_task.items(), key=lambda item: -abs(item[1]))[:MAX_TASKS_SHOWN]
         on = ", ".join(f"{printable(task)} {gain:+.2f}" for task, gain in best if abs(gain) >= LEAST_SHOWN)
         if on:
-            name = printable(peer.name or f"…{peer.peer[-5:]}", 64)
+            name = printable(peer.name or end_of(peer.peer), 64)
             learnt = f"learnt from its groups {times(peer.groups)}; " if peer.groups else ""
             lines.append(f"from     {name}: {learnt}{on}")
     return lines + [f"lost     {loss.sentence}" for loss in gains.losses]
