@@ -15,80 +15,38 @@ from swarm.donors import DONOR_LIST
 MAX_SOCKET_PATH_BYTES = 103  # a Unix socket's address holds 104 with the final zero byte on macOS, 108 on Linux
 
 
+class _Inside:
+    """A path inside the data directory."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, home: Home, _: type[Home]) -> Path:
+        return home.path / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """Paths inside the data directory."""
 
     path: Path
 
-    @property
-    def key(self) -> Path:
-        return self.path / "identity.key"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "lock"
-
-    @property
-    def supervisor_lock(self) -> Path:
-        return self.path / "supervisor.lock"
-
-    @property
-    def supervisor_socket(self) -> Path:
-        return self.path / "supervisor.sock"
-
-    @property
-    def swarm_socket(self) -> Path:
-        return self.path / "swarm.sock"
-
-    @property
-    def engine_socket(self) -> Path:
-        return self.path / "engine.sock"
-
-    @property
-    def engine_code(self) -> Path:
-        """Links to our own packages, for an engine that another Python environment runs."""
-        return self.path / "engine-code"
-
-    @property
-    def engine_files(self) -> Path:
-        """Where the learner puts whole weights for an engine in a process of its own, while that loads them."""
-        return self.path / "engine"
-
-    @property
-    def devices_meeting(self) -> Path:
-        """The file in which the processes of a learner on several devices find each other."""
-        return self.path / "devices.meeting"
-
-    @property
-    def api_token(self) -> Path:
-        return self.path / "api.token"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def fitted(self) -> Path:
-        return self.path / "fitted.json"
-
-    @property
-    def donors(self) -> Path:
-        """The list of donors, on an owner's machine."""
-        return self.path / DONOR_LIST
-
-    @property
-    def lend(self) -> Path:
-        """The invitation of its owner, on a donor's machine."""
-        return self.path / "lend.json"
-
-    @property
-    def pause(self) -> Path:
-        return self.path / "pause.json"
+    key = _Inside("identity.key")
+    lock = _Inside("lock")
+    supervisor_lock = _Inside("supervisor.lock")
+    supervisor_socket = _Inside("supervisor.sock")
+    swarm_socket = _Inside("swarm.sock")
+    engine_socket = _Inside("engine.sock")
+    engine_code = _Inside("engine-code")  # links to our packages, for an engine that another Python environment runs
+    engine_files = _Inside("engine")  # whole weights for an engine in a process of its own, while that loads them
+    devices_meeting = _Inside("devices.meeting")  # where the processes of a learner on several devices find each other
+    api_token = _Inside("api.token")
+    metrics = _Inside("metrics.jsonl")
+    checkpoints = _Inside("checkpoints")
+    fitted = _Inside("fitted.json")
+    donors = _Inside(DONOR_LIST)  # on an owner's machine
+    lend = _Inside("lend.json")  # the invitation of its owner, on a donor's machine
+    pause = _Inside("pause.json")
 
     def log(self, process: str) -> Path:
         return self.path / "logs" / f"{process}.log"
@@ -188,16 +146,17 @@ def holder_of(home: Home) -> Holder | None:
         text, since_seconds = home.supervisor_lock.read_text().strip(), home.supervisor_lock.stat().st_mtime
     except (OSError, UnicodeDecodeError):
         return Holder(None, time.time())
-    return Holder(int(text) if text.isdigit() and _lives(int(text)) else None, since_seconds)
+    return Holder(int(text) if text.isdigit() and is_running(int(text)) else None, since_seconds)
 
 
-def _lives(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Returns whether a process has this id, of whichever user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it lives, and is another user's
-        return True
+    except PermissionError:
+        pass
     return True
 
 

@@ -10,11 +10,12 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from node.checkpoints.checkpoint_files import flush
+from node.home import is_running
 from protocol.errors import ConfigurationError, StorageError
 
 RECORD: Final = "starling.json"  # in every folder that an export made: how it was made, and its files
@@ -110,14 +111,5 @@ def _discard_leftovers(target: Path) -> None:
     prefix = f".{target.name}.unfinished-"
     for path in target.parent.iterdir():
         number = path.name.removeprefix(prefix)
-        if path.name.startswith(prefix) and number.isdigit() and not _lives(int(number)):
+        if path.name.startswith(prefix) and number.isdigit() and not is_running(int(number)):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _lives(pid: int) -> bool:
-    with suppress(PermissionError):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-    return True
