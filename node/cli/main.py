@@ -6,6 +6,8 @@ without a traceback.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import typer
 
@@ -58,35 +60,47 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.callback()(version.before_any_verb)
-app.command("up")(up.up)
-app.command("relay")(relay.relay)
-app.command("lend")(lend.lend)
-app.command("status")(status.status)
-app.command("peers")(peers.peers)
-app.command("top")(top.top)
-app.command("logs")(logs.logs)
-app.command("pause")(pause.pause)
-app.command("resume")(pause.resume)
-app.command("down")(down.down)
-app.command("report")(report.report)
-app.command("id")(id.identity)
-app.command("eval")(eval.evaluate)
-app.command("tasks")(tasks.tasks)
-app.command("export")(export.export)
-app.command("doctor")(doctor.doctor)
-app.command("fit")(fit.fit)
-app.command("bugreport")(bugreport.bugreport)
-app.command("demo")(demo.demo)
-app.command("version")(version.version)
-app.command("invite")(swarm.invite)
-app.command("revoke")(owner.revoke)
-app.command("readmit")(owner.readmit)
+GROUPS: Final[Mapping[str, Mapping[str, typer.Typer | Callable[..., None]]]] = {  # headings of the help, and verbs
+    "Run": {"up": up.up, "pause": pause.pause, "resume": pause.resume, "down": down.down, "demo": demo.demo},
+    "Look": {
+        "status": status.status,
+        "peers": peers.peers,
+        "top": top.top,
+        "logs": logs.logs,
+        "report": report.report,
+        "id": id.identity,
+    },
+    "Share": {
+        "invite": swarm.invite,
+        "revoke": owner.revoke,
+        "readmit": owner.readmit,
+        "swarm": swarm.app,
+        "relay": relay.relay,
+        "lend": lend.lend,
+        "donor": donor.app,
+    },
+    "Models": {
+        "tasks": tasks.tasks,
+        "eval": eval.evaluate,
+        "export": export.export,
+        "fit": fit.fit,
+        "engine": engine.app,
+    },
+    "Trouble": {
+        "doctor": doctor.doctor,
+        "bugreport": bugreport.bugreport,
+        "config": config.app,
+        "version": version.version,
+    },
+}
 swarm.app.command("rotate-key")(owner.rotate_key)
 swarm.app.command("apply")(owner.apply_document)
-app.add_typer(swarm.app, name="swarm")
-app.add_typer(config.app, name="config")
-app.add_typer(engine.app, name="engine")
-app.add_typer(donor.app, name="donor")
+for heading, verbs in GROUPS.items():
+    for name, verb in verbs.items():
+        if isinstance(verb, typer.Typer):
+            app.add_typer(verb, name=name, rich_help_panel=heading)
+        else:
+            app.command(name, rich_help_panel=heading)(verb)
 
 
 def main() -> None:

@@ -1,14 +1,19 @@
-"""Options that several verbs share."""
+"""Options that several verbs share, and how verbs print their answers."""
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from node.home import Home
 
 PeerOption = Annotated[
     list[str] | None,
@@ -59,6 +64,29 @@ SetOption = Annotated[
         help="Set a key of the configuration, such as learner.own_groups=16. Repeatable. See: starling config show.",
     ),
 ]
+
+
+def home_of(given: Path | None) -> Home:
+    """Returns the data directory that a verb is for."""
+    from node.home import home_at
+
+    return home_at(given, os.environ)
+
+
+def print_answer(answer: object, as_json: bool, lines: Callable[[], Iterable[str]], out: TextIO | None = None) -> None:
+    """Prints an answer as JSON for programs, and otherwise as lines for people."""
+    import msgspec
+
+    for line in [msgspec.json.encode(answer)] if as_json else lines():
+        typer.echo(line, file=out)
+
+
+def set_compute_defaults() -> None:
+    """Sets the variables that torch reads when it is imported, for a verb that computes."""
+    from node.compute_environment import COMPUTE_DEFAULTS
+
+    for variable, value in COMPUTE_DEFAULTS.items():
+        os.environ.setdefault(variable, value)
 
 
 def shown_width(out: TextIO) -> int | None:

@@ -7,12 +7,13 @@ stop it either: everything goes through ``output_queue``, which drops what does 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, Protocol, cast
+from typing import IO, Any, Protocol, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -43,9 +44,8 @@ from node.supervision.outcome import RunOutcome
 from node.supervision.reporting import Observer
 
 ROUND_LINE_SECONDS = 5.0  # between two lines about rounds
-CHECKPOINT_LINE_SECONDS = 60.0
-EVALUATED_LINE_SECONDS = 60.0
-ALONE_LINE_SECONDS = 300.0  # between two reminders that the node trains alone or has no partner to average with
+ALONE_LINE_SECONDS = 300.0  # between two reminders that the node trains alone
+LINE_SECONDS: Mapping[type[Event], float] = {CheckpointSaved: 60.0, Evaluated: 60.0, Averaged: 300.0}  # between two
 MAX_LOSSES_SHOWN = 3  # in the panel
 MAX_PEERS_SHOWN = 7
 SCROLLED_LINES = 200  # that wait for a terminal which nobody reads
@@ -112,6 +112,28 @@ class JsonObserver:
         self._out = _written(self._out, line)
 
 
+LINES: Mapping[type[Event], Callable[[Any], str]] = {
+    Planned: wording.plan_line,
+    LearnerReady: wording.ready_line,
+    StateSyncing: wording.state_sync_line,
+    Fault: wording.fault_line,
+    CheckpointSaved: wording.checkpoint_line,
+    Evaluated: wording.evaluated_line,
+    Loading: loading_line,
+    Averaged: wording.averaged_line,
+    AveragingTakenBack: wording.taken_back_line,
+}
+PANEL_LINES = (Planned, LearnerReady, StateSyncing, Fault)  # not to be missed
+
+
+def line_of(event: Event) -> str | None:
+    """Returns the line for an event, if it has one. Of a checkpoint that could not be written the supervisor's note
+    tells more."""
+    if isinstance(event, Fault) and event.kind == "checkpoint" and not event.fatal:
+        return None
+    return LINES[type(event)](event) if type(event) in LINES else None
+
+
 class PlainObserver:
     """Writes a line for each event, and for rounds one line every ``round_line_seconds``. ``stamp`` is the format of
     the local time before each line."""
@@ -121,51 +143,26 @@ class PlainObserver:
     ) -> None:
         self._out: LineWriter | None = out
         self._stamp, self._round_line_seconds = stamp, round_line_seconds
-        self._round_shown_at: float | None = None
+        self._shown_at: dict[object, float] = {}  # by what was shown
         self._unshown: RoundDone | None = None  # the newest round since the one that was shown
-        self._alone_shown_at: float | None = None
-        self._checkpoint_shown_at: float | None = None
-        self._evaluated_shown_at: float | None = None
-        self._not_averaged_shown_at: float | None = None
         self._peers = 0
         self._fatal: Fault | None = None  # was shown, so that the outcome need not repeat it
 
     def on_event(self, line: bytes, event: Event) -> None:
         match event:
-            case RoundDone() if self._due(self._round_shown_at, self._round_line_seconds):
-                self._show_round(event)
             case RoundDone():
                 self._unshown = event
+                if self._is_due(RoundDone, self._round_line_seconds):
+                    self._show_round(event)
             case Stopped() if self._unshown is not None:
                 self._show_round(self._unshown)
-            case Planned():
-                self._write(wording.plan_line(event))
-            case LearnerReady():
-                self._write(wording.ready_line(event))
-            case Fault(kind="checkpoint", fatal=False):
-                pass  # the supervisor's note says what is not saved
-            case Fault():
-                self._fatal = event if event.fatal else self._fatal
-                self._write(wording.fault_line(event))
-            case CheckpointSaved() if self._due(self._checkpoint_shown_at, CHECKPOINT_LINE_SECONDS):
-                self._checkpoint_shown_at = time.monotonic()
-                self._write(wording.checkpoint_line(event))
-            case Evaluated() if self._due(self._evaluated_shown_at, EVALUATED_LINE_SECONDS):
-                self._evaluated_shown_at = time.monotonic()
-                self._write(wording.evaluated_line(event))
-            case Loading():
-                self._write(loading_line(event))
-            case StateSyncing():
-                self._write(wording.state_sync_line(event))
-            case Averaged() if event.partner is not None:
-                self._write(wording.averaged_line(event))
-            case Averaged() if self._due(self._not_averaged_shown_at, ALONE_LINE_SECONDS):
-                self._not_averaged_shown_at = time.monotonic()
-                self._write(wording.averaged_line(event))
-            case AveragingTakenBack():
-                self._write(wording.taken_back_line(event))
-            case _:
-                pass
+            case Fault(fatal=True):
+                self._fatal = event
+        had_partner = isinstance(event, Averaged) and event.partner is not None
+        every_seconds = 0.0 if had_partner else LINE_SECONDS.get(type(event), 0.0)
+        text = line_of(event)
+        if text is not None and (not every_seconds or self._is_due(type(event), every_seconds)):
+            self._write(text)
 
     def on_note(self, text: str) -> None:
         self._write(text)
@@ -175,9 +172,8 @@ class PlainObserver:
         if swarm is None:
             return
         if swarm.alone_because is None:
-            self._alone_shown_at = None
-        elif self._due(self._alone_shown_at, ALONE_LINE_SECONDS):
-            self._alone_shown_at = time.monotonic()
+            self._shown_at.pop("alone", None)
+        elif self._is_due("alone", ALONE_LINE_SECONDS):
             self._write(wording.alone_lines(swarm))
         if swarm.connected_peers != self._peers:
             self._peers = swarm.connected_peers
@@ -187,11 +183,16 @@ class PlainObserver:
         self._write(wording.outcome_line(outcome, self._fatal))
 
     def _show_round(self, done: RoundDone) -> None:
-        self._round_shown_at, self._unshown = time.monotonic(), None
+        self._shown_at[RoundDone], self._unshown = time.monotonic(), None
         self._write(f"{wording.round_line(done)}  peers {self._peers}")
 
-    def _due(self, shown_at: float | None, every_seconds: float) -> bool:
-        return shown_at is None or time.monotonic() - shown_at >= every_seconds
+    def _is_due(self, what: object, every_seconds: float) -> bool:
+        """Whether it was not shown for so long; then it counts as shown now."""
+        now = time.monotonic()
+        is_due = now - self._shown_at.get(what, -math.inf) >= every_seconds
+        if is_due:
+            self._shown_at[what] = now
+        return is_due
 
     def _write(self, text: str) -> None:
         stamp = time.strftime(self._stamp)
@@ -213,20 +214,11 @@ class PanelObserver:
         self._fatal: Fault | None = None  # was shown, so that the outcome need not repeat it
 
     def on_event(self, line: bytes, event: Event) -> None:
-        match event:
-            case Planned():
-                self._scroll(wording.plan_line(event))
-            case LearnerReady():
-                self._scroll(wording.ready_line(event))
-            case StateSyncing():
-                self._scroll(wording.state_sync_line(event))
-            case Fault(kind="checkpoint", fatal=False):
-                pass  # the supervisor's note says what is not saved
-            case Fault():
-                self._fatal = event if event.fatal else self._fatal
-                self._scroll(wording.fault_line(event))
-            case _:
-                pass
+        if isinstance(event, Fault) and event.fatal:
+            self._fatal = event
+        text = line_of(event) if isinstance(event, PANEL_LINES) else None
+        if text is not None:
+            self._scroll(text)
 
     def on_note(self, text: str) -> None:
         self._scroll(text)
@@ -270,13 +262,8 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
         done = status.round
         facts.add_row("round", Text(f"{done.round}, {done.seconds:.1f} s, {done.tokens_per_second:,.0f} tokens/s"))
         facts.add_row("reward", Text(f"{done.reward:.3f}"))
-        facts.add_row(
-            "groups",
-            Text(
-                f"{done.own_groups} own, {done.foreign_groups_used} foreign; in total {done.groups_shared_total} "
-                f"shared, {done.foreign_groups_used_total} foreign used"
-            ),
-        )
+        total = f"{done.groups_shared_total} shared, {done.foreign_groups_used_total} foreign used"
+        facts.add_row("groups", Text(f"{done.own_groups} own, {done.foreign_groups_used} foreign; in total {total}"))
         for task, success in sorted(done.success_by_task.items()):
             facts.add_row(Text(task), Text(f"{'█' * round(20 * success):<20} {success:.2f}"))
     for loss in status.losses[:MAX_LOSSES_SHOWN]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import HomeOption
+from node.cli.options import HomeOption, home_of
 
 FileArgument = Annotated[
     Path | None,
@@ -30,9 +30,8 @@ def bugreport(file: FileArgument = None, home: HomeOption = None) -> None:
     import time
 
     from node.cli.bugreport_text import CONTENTS, compose_bugreport, write_bugreport
-    from node.home import home_at
 
     now_seconds = time.time()
     path = file or Path(time.strftime("starling-bugreport-%Y%m%d-%H%M%S.txt", time.gmtime(now_seconds)))
-    write_bugreport(compose_bugreport(home_at(home, os.environ), os.environ, now_seconds), path)
+    write_bugreport(compose_bugreport(home_of(home), os.environ, now_seconds), path)
     typer.echo(f"Written: {path.absolute()}\n{CONTENTS}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import HomeOption, JsonOption, SetOption, assignments, shown_width
+from node.cli.options import HomeOption, JsonOption, SetOption, assignments, home_of, print_answer, shown_width
 
 app = typer.Typer(help="Show or check the configuration.", no_args_is_help=True)
 
@@ -34,9 +34,8 @@ def show_config(
     starling config show --set learner.own_groups=16
     """
     from node.doctor.settings_in_use import settings_of
-    from node.home import home_at
 
-    shown = settings_of(home_at(home, os.environ), os.environ, assignments(sets), of_start=start)
+    shown = settings_of(home_of(home), os.environ, assignments(sets), of_start=start)
     if as_json:
         import json
 
@@ -56,29 +55,20 @@ def validate(home: HomeOption = None, sets: SetOption = None, as_json: JsonOptio
 
     Example: starling config validate --home /data/node
     """
-    import json
-
-    import msgspec
-
     from node.cli.wording import finding_lines
     from node.doctor.before_start import check_start
     from node.doctor.findings import report_of
-    from node.home import home_at
 
-    where = home_at(home, os.environ)
+    where = home_of(home)
     checked = check_start(where, os.environ, assignments(sets))
     path = where.path / "node.toml"
     found = str(path) if path.exists() else None
-    if as_json:
-        findings = msgspec.to_builtins(checked.findings)
-        typer.echo(json.dumps({"valid": not checked.errors, "file": found, "findings": findings}))
-    else:
-        if checked.findings:
-            out = sys.stderr if checked.errors else sys.stdout
-            for line in finding_lines(report_of(checked.findings), shown_width(out)):
-                typer.echo(line, file=out)
-        if not checked.errors:
-            typer.echo(f"valid: {found}" if found else f"valid: there is no {path}, so the defaults apply")
+    out = sys.stderr if checked.errors and not as_json else sys.stdout
+    lines = finding_lines(report_of(checked.findings), shown_width(out)) if checked.findings else []
+    if not checked.errors:
+        lines.append(f"valid: {found}" if found else f"valid: there is no {path}, so the defaults apply")
+    answer = {"valid": not checked.errors, "file": found, "findings": checked.findings}
+    print_answer(answer, as_json, lambda: lines, out)
     if checked.errors:
         raise typer.Exit(checked.exit_code)
 

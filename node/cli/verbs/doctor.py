@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from node.cli.options import HomeOption, JsonOption, SetOption, assignments, shown_width
+from node.cli.options import HomeOption, JsonOption, SetOption, assignments, home_of, print_answer, shown_width
 
 
 def doctor(home: HomeOption = None, sets: SetOption = None, as_json: JsonOption = False) -> None:
@@ -25,18 +25,11 @@ def doctor(home: HomeOption = None, sets: SetOption = None, as_json: JsonOption 
 
     starling doctor --set swarm.listen=/ip4/0.0.0.0/tcp/4001
     """
-    import msgspec
-
     from node.cli.wording import finding_lines
     from node.doctor.examination import examine
-    from node.home import home_at
     from swarm.exit_codes import ExitCode
 
-    report = examine(home_at(home, os.environ), os.environ, assignments(sets))
-    if as_json:
-        typer.echo(msgspec.json.encode(report))
-    else:
-        for line in finding_lines(report, shown_width(sys.stdout)):
-            typer.echo(line)
+    report = examine(home_of(home), os.environ, assignments(sets))
+    print_answer(report, as_json, lambda: finding_lines(report, shown_width(sys.stdout)))
     if not report.healthy:
         raise typer.Exit(ExitCode.FAULT)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import HomeOption, JsonOption
+from node.cli.options import HomeOption, JsonOption, home_of, print_answer
 from node.cli.verbs.swarm import OwnerKeyOption, addresses_here, duration_seconds, signed_invite
 from protocol.errors import ConfigurationError
 
@@ -46,7 +46,6 @@ def invite(
     """
     from node.configuration import resolve
     from node.doctor.addresses import judge_peer
-    from node.home import home_at
     from node.supervision.cluster_setup import credentials_of
     from node.supervision.start import swarm_settings
     from protocol.donor_invitation import DonorInvitation, encode_donor_invitation
@@ -54,7 +53,7 @@ def invite(
     from protocol.limits import NAME_BYTES
     from swarm.donors import donor_list
 
-    where = home_at(home, os.environ)
+    where = home_of(home)
     if len(name.encode()) > NAME_BYTES:
         raise ConfigurationError(f"--for takes at most {NAME_BYTES} bytes; {len(name.encode())} were given")
     seconds = duration_seconds(expires, "--expires")
@@ -84,19 +83,11 @@ def list_donors(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
     Example: starling donor list --json
     """
-    from node.home import home_at
     from swarm.donors.donor_list import read_donors
 
-    donors = read_donors(home_at(home, os.environ).donors)
-    if as_json:
-        import json
-
-        typer.echo(json.dumps([_facts(each) for each in donors]))
-        return
-    for each in donors:
-        typer.echo(_line(each))
-    if not donors:
-        typer.echo("No donors. Invite one with starling donor invite; on the other machine: starling lend --to …")
+    donors = read_donors(home_of(home).donors)
+    none = ["No donors. Invite one with starling donor invite; on the other machine: starling lend --to …"]
+    print_answer([_facts(each) for each in donors], as_json, lambda: [_line(each) for each in donors] or none)
 
 
 @app.command("remove")
@@ -108,10 +99,9 @@ def remove(
 
     Example: starling donor remove attic
     """
-    from node.home import home_at
     from swarm.donors import donor_list
 
-    where = home_at(home, os.environ)
+    where = home_of(home)
     before = donor_list.read_donors(where.donors)
     after = donor_list.change_donors(where.donors, lambda donors: donor_list.without(donors, named))
     if len(after) == len(before):

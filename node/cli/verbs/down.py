@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import HomeOption
+from node.cli.options import HomeOption, home_of
 
 if TYPE_CHECKING:
     from node.home import Home
@@ -28,10 +28,10 @@ def down(
 
     Example: starling down --wait 60
     """
-    from node.home import home_at, is_locked
+    from node.home import is_locked
     from protocol.errors import DeadlineError
 
-    where = home_at(home, os.environ)
+    where = home_of(home)
     began = time.monotonic()
     asked = _ask(where, 0.0)
     while is_locked(where):

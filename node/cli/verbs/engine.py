@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from node.cli.options import JsonOption
+from node.cli.options import JsonOption, print_answer
 
 app = typer.Typer(help="Install an engine in an environment of its own, list what there is, or remove one.")
 EngineArgument = Annotated[Literal["vllm"], typer.Argument(metavar="ENGINE", help="vllm")]
@@ -59,20 +59,13 @@ def list_engines(as_json: JsonOption = False) -> None:
 
     Example: starling engine list --json
     """
-    import msgspec
-
     from node.engines.vllm_backend.environment import environment_at
 
-    environment = environment_at(os.environ)
-    found = environment.installed()
-    if as_json:
-        typer.echo(msgspec.json.encode({"torch": True, "vllm": found, "folder": str(environment.folder)}))
-        return
-    typer.echo("torch   comes with starling; in the learner's process, or in one of its own (engine.backend)")
-    if found is None:
-        typer.echo("vllm    not installed: starling engine install vllm")
-    else:
-        typer.echo(f"vllm    {found.vllm} ({found.build}) in {environment.folder}")
+    folder, found = environment_at(os.environ).folder, environment_at(os.environ).installed()
+    vllm = f"{found.vllm} ({found.build}) in {folder}" if found else "not installed: starling engine install vllm"
+    torch = "comes with starling; in the learner's process, or in one of its own (engine.backend)"
+    answer = {"torch": True, "vllm": found, "folder": str(folder)}
+    print_answer(answer, as_json, lambda: [f"torch   {torch}", f"vllm    {vllm}"])
 
 
 @app.command("remove")

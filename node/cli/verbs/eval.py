@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import CheckpointOption, HomeOption, JsonOption, SetOption, assignments
+from node.cli.options import (
+    CheckpointOption,
+    HomeOption,
+    JsonOption,
+    SetOption,
+    assignments,
+    home_of,
+    print_answer,
+    set_compute_defaults,
+)
 
 
 def evaluate(
@@ -31,18 +40,14 @@ def evaluate(
 
     starling eval --checkpoint best
     """
-    from node.compute_environment import COMPUTE_DEFAULTS, importing_libraries
-
-    for variable, value in COMPUTE_DEFAULTS.items():
-        os.environ.setdefault(variable, value)  # torch reads it when it is imported
-
     from node.checkpoints.choice import named_checkpoint
     from node.cli.wording import evaluation_lines
+    from node.compute_environment import importing_libraries
     from node.configuration import load_config
     from node.doctor.task_check import check_generators
-    from node.home import home_at
 
-    where = home_at(home, os.environ)
+    set_compute_defaults()
+    where = home_of(home)
     chosen = named_checkpoint(where.checkpoints, checkpoint) if checkpoint is not None else None
     with importing_libraries():
         from node.evaluation.evaluation import evaluate_policy
@@ -56,10 +61,4 @@ def evaluate(
         typer.echo(progress_line(answers, in_all), err=True)
 
     result = evaluate_policy(where, config, chosen, prompts=prompts, seed=seed, on_progress=show_progress)
-    if as_json:
-        import msgspec
-
-        typer.echo(msgspec.json.encode(result))
-        return
-    for line in evaluation_lines(result):
-        typer.echo(line)
+    print_answer(result, as_json, lambda: evaluation_lines(result))

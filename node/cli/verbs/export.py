@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from node.cli.options import CheckpointOption, HomeOption, JsonOption
+from node.cli.options import (
+    CheckpointOption,
+    HomeOption,
+    JsonOption,
+    home_of,
+    print_answer,
+    set_compute_defaults,
+)
 
 MergeOption = Annotated[
     bool, typer.Option("--merge", help="Merge an adapter into its base model. Default: the adapter alone.")
@@ -52,19 +58,14 @@ def export(
 
     starling export ./small --four-bit
     """
-    from node.compute_environment import COMPUTE_DEFAULTS, importing_libraries
-
-    for variable, value in COMPUTE_DEFAULTS.items():
-        os.environ.setdefault(variable, value)  # torch reads it when it is imported
-
     from node.cli.export_progress import shown_export
     from node.cli.wording import export_lines
+    from node.compute_environment import importing_libraries
     from node.export.export_result import Request
     from node.export.new_folder import check_target
-    from node.home import home_at
 
+    set_compute_defaults()
     check_target(folder, force=force)  # before the libraries are imported, which takes seconds
-    where = home_at(home, os.environ)
     with shown_export() as progress:
         progress.step("importing libraries")
         with importing_libraries():
@@ -79,11 +80,5 @@ def export(
             mean_of_family=mean_of_family,
             force=force,
         )
-        result = exported(where, wanted, progress)
-    if as_json:
-        import msgspec
-
-        typer.echo(msgspec.json.encode(result))
-        return
-    for line in export_lines(result, folder):
-        typer.echo(line)
+        result = exported(home_of(home), wanted, progress)
+    print_answer(result, as_json, lambda: export_lines(result, folder))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import HomeOption, JsonOption, SetOption, assignments
+from node.cli.options import HomeOption, JsonOption, SetOption, assignments, home_of, print_answer
 from protocol.errors import ConfigurationError
 
 
@@ -33,8 +33,6 @@ def fit(
 
     starling fit ./model --memory 8GB --set policy.adapter_rank=16
     """
-    import msgspec
-
     from node.configuration import load_config
     from node.doctor.task_check import check_generators
     from node.engines.vllm_backend.environment import environment_at
@@ -42,13 +40,12 @@ def fit(
     from node.fit.planning import sizes_of, trained_here
     from node.fit.table import fit_report, report_lines
     from node.fit.workload import workload_of
-    from node.home import home_at
     from node.policy.model_files import model_folder
     from node.tasks.registry import load_tasks
     from swarm.donors.donor_list import may_have_donors
     from swarm.exit_codes import ExitCode
 
-    where = home_at(home, os.environ)
+    where = home_of(home)
     flags = assignments(sets) | ({"policy.model": model} if model else {})
     config = load_config(where.path, os.environ, flags)
     check_generators(config.tasks)
@@ -64,11 +61,7 @@ def fit(
         has_donors=may_have_donors(where.donors),
     )
     report = fit_report(config, sizes, machine, workload, kept=trained_here(where))
-    if as_json:
-        typer.echo(msgspec.json.encode(report))
-    else:
-        for line in report_lines(report):
-            typer.echo(line)
+    print_answer(report, as_json, lambda: report_lines(report))
     if not report.fits:
         raise typer.Exit(ExitCode.BAD_CONFIGURATION)
 

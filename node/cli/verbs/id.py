@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-import typer
-
-from node.cli.options import HomeOption, JsonOption
+from node.cli.options import HomeOption, JsonOption, home_of, print_answer
 
 
 def identity(home: HomeOption = None, as_json: JsonOption = False) -> None:
@@ -14,14 +10,8 @@ def identity(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
     Example: starling id --json
     """
-    from node.home import home_at
     from protocol.identity import NodeKey
 
-    where = home_at(home, os.environ)
-    key = NodeKey.load(where.key)
-    if as_json:
-        import json
-
-        typer.echo(json.dumps({"peer": key.peer_id, "key_file": str(where.key)}))
-        return
-    typer.echo(key.peer_id)
+    path = home_of(home).key
+    peer = NodeKey.load(path).peer_id
+    print_answer({"peer": peer, "key_file": str(path)}, as_json, lambda: [peer])

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import HomeOption, JsonEventsOption, SetOption
-from node.cli.verbs.up import ListenOption, NameOption, flags_of
+from node.cli.options import HomeOption, JsonEventsOption, SetOption, assignments, home_of
+from node.cli.verbs.up import ListenOption, NameOption, flags_of, prepared_or_exit
 
 
 def lend(
@@ -47,13 +47,7 @@ def lend(
 
     starling lend --home ~/lent
     """
-    from node.home import home_at
     from node.lending.starting import become_donor, prepare_lending
-    from node.supervision.outcome import RunOutcome
 
-    flags = flags_of(model, name, None, listen, None, None, sets)
-    prepared = prepare_lending(home_at(home, os.environ), os.environ, flags, to)
-    if isinstance(prepared, RunOutcome):
-        typer.echo(f"starling: {prepared.because}", err=True)
-        raise typer.Exit(prepared.exit_code)
-    become_donor(*prepared, as_json=as_json)
+    flags = assignments(sets) | flags_of({"policy.model": model, "name": name, "swarm.listen": listen})
+    become_donor(*prepared_or_exit(prepare_lending(home_of(home), os.environ, flags, to)), as_json=as_json)

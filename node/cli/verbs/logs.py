@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from node.cli.options import HomeOption
+from node.cli.options import HomeOption, home_of
 
 POLL_SECONDS = 0.3
 
@@ -44,10 +43,9 @@ def logs(
     import time
 
     from node.cli.log_lines import LogFollower, last_lines
-    from node.home import home_at
     from protocol.errors import StorageError
 
-    where = home_at(home, os.environ)
+    where = home_of(home)
     path = where.log(of)
     if not follow and not path.exists():
         raise StorageError(

@@ -6,26 +6,27 @@ which spreads it. Where no node runs, the document takes effect at the next star
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from node.cli.options import HomeOption
+from node.cli.options import HomeOption, home_of
 from node.cli.verbs.swarm import OwnerKeyOption, duration_seconds
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from node.home import Home
     from protocol.cluster.cluster_manifest import Cluster
-    from protocol.cluster.documents import Revocations
     from protocol.identity import NodeKey
     from swarm.cluster.cluster_files import ClusterFiles
 
 GRACE = "7d"
+Decree = Literal["revocations", "key_change"]
+FILES: dict[Decree, str] = {"revocations": "revocations", "key_change": "key-change"}
 
 
 def revoke(
@@ -41,35 +42,9 @@ def revoke(
 
     Example: starling revoke 12D3KooW…
     """
-    from node.home import home_at
-    from protocol.cluster.documents import Revocations
-    from protocol.identity import NodeKey
-    from swarm.cluster.cluster_files import cluster_files, read_cluster, read_owner, read_revocations
-
-    where = home_at(home, os.environ)
-    files = cluster_files(where.path, owner_key)
-    cluster = read_cluster(files)
-    owner = read_owner(files, cluster)
-    current = read_revocations(files, cluster)
-    peers, invitations = (current.peers, current.invitations) if current is not None else ((), ())
-    is_invite, key = _revoked_key(target, cluster)
-    if key in (invitations if is_invite else peers):
+    owned = _owned(home, owner_key)
+    if not _signed_list(owned, *_revoked_key(target, owned.cluster), revoked=True):
         typer.echo("It is revoked already: nothing to do.")
-        return
-    if where.key.exists() and key == NodeKey.load(where.key).public_bytes:
-        raise ConfigurationError("this is the peer id of this node: a node cannot revoke itself")
-    _sign_list(
-        where,
-        files,
-        owner,
-        Revocations(
-            cluster.swarm_id,
-            current.sequence + 1 if current is not None else 1,
-            int(time.time()),
-            peers if is_invite else (*peers, key),
-            (*invitations, key) if is_invite else invitations,
-        ),
-    )
 
 
 def readmit(
@@ -90,36 +65,15 @@ def readmit(
 
     Example: starling readmit 12D3KooW…
     """
-    from node.home import home_at
-    from protocol.cluster.documents import Revocations
-    from swarm.cluster.cluster_files import cluster_files, read_cluster, read_owner, read_revocations
-
-    where = home_at(home, os.environ)
-    files = cluster_files(where.path, owner_key)
-    cluster = read_cluster(files)
-    owner = read_owner(files, cluster)
-    current = read_revocations(files, cluster)
-    is_invite, key = _revoked_key(target, cluster)
-    if current is None or key not in (current.invitations if is_invite else current.peers):
+    owned = _owned(home, owner_key)
+    is_invite, key = _revoked_key(target, owned.cluster)
+    if not _signed_list(owned, is_invite, key, revoked=False):
         typer.echo("It is not revoked: nothing to do. starling swarm show lists what is.")
-        return
-    _sign_list(
-        where,
-        files,
-        owner,
-        Revocations(
-            cluster.swarm_id,
-            current.sequence + 1,
-            int(time.time()),
-            tuple(peer for peer in current.peers if peer != key),
-            tuple(invitation for invitation in current.invitations if invitation != key),
-        ),
-    )
-    if not is_invite:
+    elif not is_invite:
         typer.echo(
             f"On the machine of that peer, either: starling swarm apply FILE, a copy of "
-            f"{files.directory / 'revocations'}, then starling up; or, with what starling invite prints: starling up "
-            "--join INVITE"
+            f"{owned.files.directory / FILES['revocations']}, then starling up; or, with what starling invite prints: "
+            "starling up --join INVITE"
         )
 
 
@@ -134,30 +88,24 @@ def rotate_key(
 
     Example: starling swarm rotate-key --grace 2d
     """
-    from node.home import home_at
     from protocol import limits
     from protocol.cluster.documents import FormerKey, KeyChange, sign_key_change
     from protocol.cluster.invite import PSK_BYTES
-    from swarm.cluster.cluster_files import cluster_files, read_cluster, read_key_change, read_owner, read_psk
+    from swarm.cluster.cluster_files import read_key_change, read_psk
 
-    where = home_at(home, os.environ)
-    files = cluster_files(where.path, owner_key)
-    cluster = read_cluster(files)
-    owner = read_owner(files, cluster)
-    current, now = read_key_change(files, cluster), int(time.time())
-    psk, earlier = (current.psk, current.former) if current is not None else (read_psk(files), ())
+    owned, now = _owned(home, owner_key), int(time.time())
+    current = read_key_change(owned.files, owned.cluster)
+    psk, earlier = (current.psk, current.former) if current is not None else (read_psk(owned.files), ())
     former = [FormerKey(psk, now + duration_seconds(grace, "--grace"))]
     former += [key for key in earlier if key.until_seconds > now]
     change = KeyChange(
-        cluster.swarm_id,
+        owned.cluster.swarm_id,
         current.sequence + 1 if current is not None else 1,
         now,
         secrets.token_bytes(PSK_BYTES),
         tuple(former[: limits.FORMER_KEYS]),
     )
-    document = sign_key_change(owner, change)
-    files.keep("key-change", document)
-    _hand_over(where, files, "key_change", document)
+    _keep_and_hand_over(owned.home, owned.files, "key_change", sign_key_change(owned.owner, change))
 
 
 def apply_document(
@@ -170,14 +118,13 @@ def apply_document(
 
     Example: starling swarm apply /media/stick/revocations
     """
-    from node.home import home_at
     from protocol import limits
     from protocol.cluster.admission import judge_key_change, judge_revocations
     from protocol.cluster.refusal import AdmissionRefused
     from protocol.errors import RefusedError
     from swarm.cluster.cluster_files import cluster_files, read_cluster, read_key_change, read_revocations
 
-    where = home_at(home, os.environ)
+    where = home_of(home)
     files = cluster_files(where.path)
     cluster = read_cluster(files)
     try:
@@ -185,17 +132,35 @@ def apply_document(
             raw = file.read(limits.REVOCATIONS_BYTES + 1)
     except OSError as error:
         raise ConfigurationError(f"{document} cannot be read ({error.strerror}): name another file") from None
-    change = judge_key_change(cluster, None, raw)
-    kind: Literal["revocations", "key_change"] = "revocations" if isinstance(change, AdmissionRefused) else "key_change"
+    is_list = isinstance(judge_key_change(cluster, None, raw), AdmissionRefused)
     judged = (
         judge_revocations(cluster, read_revocations(files, cluster), raw)
-        if isinstance(change, AdmissionRefused)
+        if is_list
         else judge_key_change(cluster, read_key_change(files, cluster), raw)
     )
     if isinstance(judged, AdmissionRefused):
         raise RefusedError(judged.message, judged.reason)
-    files.keep("revocations" if kind == "revocations" else "key-change", raw)
-    _hand_over(where, files, kind, raw, done="Applied")
+    _keep_and_hand_over(where, files, "revocations" if is_list else "key_change", raw, done="Applied")
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """A cluster with the key of its owner."""
+
+    home: Home
+    files: ClusterFiles
+    cluster: Cluster
+    owner: NodeKey
+
+
+def _owned(home: Path | None, owner_key: Path | None) -> _Owned:
+    """Raises ``IdentityError`` where the owner's key is not at hand."""
+    from swarm.cluster.cluster_files import cluster_files, read_cluster, read_owner
+
+    where = home_of(home)
+    files = cluster_files(where.path, owner_key)
+    cluster = read_cluster(files)
+    return _Owned(where, files, cluster, read_owner(files, cluster))
 
 
 def _revoked_key(target: str, cluster: Cluster) -> tuple[bool, bytes]:
@@ -215,38 +180,51 @@ def _revoked_key(target: str, cluster: Cluster) -> tuple[bool, bytes]:
     return True, invite.invitation.key
 
 
-def _sign_list(home: Home, files: ClusterFiles, owner: NodeKey, revocations: Revocations) -> None:
-    """Signs a list of revocations, keeps it, and hands it to the node that runs here."""
-    from protocol.cluster.documents import sign_revocations
+def _signed_list(owned: _Owned, is_invite: bool, key: bytes, *, revoked: bool) -> bool:
+    """Signs the list of revocations with or without ``key``, keeps it, and hands it to the node that runs here. Returns
+    whether there was anything to change."""
+    from protocol.cluster.documents import Revocations, sign_revocations
+    from protocol.identity import NodeKey
+    from swarm.cluster.cluster_files import read_revocations
 
+    current = read_revocations(owned.files, owned.cluster)
+    peers, invitations = (current.peers, current.invitations) if current is not None else ((), ())
+    listed = invitations if is_invite else peers
+    if (key in listed) == revoked:
+        return False
+    if revoked and owned.home.key.exists() and key == NodeKey.load(owned.home.key).public_bytes:
+        raise ConfigurationError("this is the peer id of this node: a node cannot revoke itself")
+    changed = (*listed, key) if revoked else tuple(each for each in listed if each != key)
+    revocations = Revocations(
+        owned.cluster.swarm_id,
+        current.sequence + 1 if current is not None else 1,
+        int(time.time()),
+        peers if is_invite else changed,
+        changed if is_invite else invitations,
+    )
     try:
-        document = sign_revocations(owner, revocations)
+        document = sign_revocations(owned.owner, revocations)
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
-    files.keep("revocations", document)
-    _hand_over(home, files, "revocations", document)
+    _keep_and_hand_over(owned.home, owned.files, "revocations", document)
+    return True
 
 
-def _hand_over(
-    home: Home,
-    files: ClusterFiles,
-    kind: Literal["revocations", "key_change"],
-    document: bytes,
-    *,
-    done: str = "Signed",
+def _keep_and_hand_over(
+    home: Home, files: ClusterFiles, kind: Decree, document: bytes, *, done: str = "Signed"
 ) -> None:
     from protocol.errors import UnreachableError
     from swarm.client import SwarmClient
 
-    name = "revocations" if kind == "revocations" else "key-change"
+    files.keep(FILES[kind], document)
     try:
         with SwarmClient(home.swarm_socket) as client:
             client.decree(kind, document)
     except UnreachableError:
         secret = " The file holds the new key: protect it like a password." if kind == "key_change" else ""
         typer.echo(
-            f"{done}: {files.directory / name}. No node runs here, so no member has received it yet: start this node "
-            f"with starling up, or copy the file to any member and run there: starling swarm apply FILE{secret}"
+            f"{done}: {files.directory / FILES[kind]}. No node runs here, so no member has received it yet: start this "
+            f"node with starling up, or copy the file to any member and run there: starling swarm apply FILE{secret}"
         )
         return
     typer.echo(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import HomeOption, JsonOption
+from node.cli.options import HomeOption, JsonOption, home_of, print_answer
 
 if TYPE_CHECKING:
-    from node.api.types import PauseAnswer
+    from node.api.types import PauseAnswer, Paused
 
 PauseForOption = Annotated[
     str | None, typer.Option("--for", metavar="2h", help="For so long: 90min, 2h, 1d. Default: until starling resume.")
@@ -41,9 +41,8 @@ def pause(
     starling pause --for 2h
     """
     from node.api.node_client import ask_pause
-    from node.home import home_at
 
-    _show(ask_pause(home_at(home, os.environ), _seconds(for_text), at_once=now), as_json)
+    _show(ask_pause(home_of(home), _seconds(for_text), at_once=now), as_json)
 
 
 def resume(home: HomeOption = None, for_text: ResumeForOption = None, as_json: JsonOption = False) -> None:
@@ -56,9 +55,8 @@ def resume(home: HomeOption = None, for_text: ResumeForOption = None, as_json: J
     starling resume --for 30min
     """
     from node.api.node_client import ask_resume
-    from node.home import home_at
 
-    _show(ask_resume(home_at(home, os.environ), _seconds(for_text)), as_json)
+    _show(ask_resume(home_of(home), _seconds(for_text)), as_json)
 
 
 def _seconds(text: str | None) -> float | None:
@@ -71,16 +69,16 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _show(answer: PauseAnswer, as_json: bool) -> None:
+    print_answer(answer, as_json, lambda: _lines(answer.paused))
+
+
+def _lines(paused: Paused | None) -> Iterator[str]:
     from node.api.answers import ASKED_BY_OWNER, paused_line
 
-    if as_json:
-        import msgspec
-
-        typer.echo(msgspec.json.encode(answer))
-    elif answer.paused is None:
-        typer.echo("The node trains: its learner loads, and continues from its last checkpoint.")
-    else:
-        line = paused_line(answer.paused, time.time())
-        typer.echo(f"The node is {line}. Peers stay connected. `starling status` shows when the learner has ended.")
-        if answer.paused.because != ASKED_BY_OWNER:
-            typer.echo("To train all the same: starling resume --for 2h")
+    if paused is None:
+        yield "The node trains: its learner loads, and continues from its last checkpoint."
+        return
+    line = paused_line(paused, time.time())
+    yield f"The node is {line}. Peers stay connected. `starling status` shows when the learner has ended."
+    if paused.because != ASKED_BY_OWNER:
+        yield "To train all the same: starling resume --for 2h"

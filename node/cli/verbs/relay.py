@@ -7,8 +7,16 @@ from typing import Annotated, Final
 
 import typer
 
-from node.cli.options import HomeOption, JoinOption, JsonEventsOption, PeerOption, SetOption
-from node.cli.verbs.up import flags_of, given_invite, refuse
+from node.cli.options import (
+    HomeOption,
+    JoinOption,
+    JsonEventsOption,
+    PeerOption,
+    SetOption,
+    assignments,
+    home_of,
+)
+from node.cli.verbs.up import accepted_invite, flags_of, prepared_or_exit
 
 OPTIONS: Final = {"swarm.peers": "--peer", "swarm.listen": "--listen"}  # each key that has an option of its own
 
@@ -39,21 +47,11 @@ def relay(
     starling relay --join invite.txt
     """
     from node.doctor.before_start import check_relay
-    from node.home import home_at
     from node.relay.starting import become_relay, prepare_relay
-    from node.supervision.outcome import RunOutcome
-    from swarm.exit_codes import ExitCode
 
-    where = home_at(home, os.environ)
-    flags = flags_of(None, None, peer, listen, None, None, sets)
-    options = {key: OPTIONS[key] for key in flags_of(None, None, peer, listen, None, None, None)}
-    invite, refused_invite = given_invite(join or os.environ.get("STARLING_JOIN"))
-    checked = check_relay(where, os.environ, flags, options)
-    if checked.errors or refused_invite:
-        code = checked.exit_code or ExitCode.BAD_CONFIGURATION
-        refuse((*refused_invite, *checked.errors), code, options, as_json=as_json)
-    prepared = prepare_relay(where, checked.resolved.config, invite)
-    if isinstance(prepared, RunOutcome):
-        typer.echo(f"starling: {prepared.because}", err=True)
-        raise typer.Exit(prepared.exit_code)
-    become_relay(*prepared, as_json=as_json)
+    where = home_of(home)
+    given = flags_of({"swarm.peers": peer, "swarm.listen": listen})
+    options = {key: OPTIONS[key] for key in given}
+    checked = check_relay(where, os.environ, assignments(sets) | given, options)
+    invite = accepted_invite(join, checked, options, as_json=as_json)
+    become_relay(*prepared_or_exit(prepare_relay(where, checked.resolved.config, invite)), as_json=as_json)

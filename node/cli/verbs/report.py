@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import HomeOption, JsonOption
+from node.cli.options import HomeOption, JsonOption, home_of, print_answer
 
 if TYPE_CHECKING:
-    from msgspec import Struct
-
     from node.home import Home
 
 HtmlOption = Annotated[
@@ -44,11 +41,10 @@ def report(
 
     starling report ~/with-peers ~/alone --html both.html
     """
-    from node.home import home_at
     from protocol.errors import ConfigurationError
 
     named: list[Path | None] = [*runs] if runs else [home]
-    places = [home_at(run, os.environ) for run in named]
+    places = [home_of(run) for run in named]
     if len(places) > 2 or (runs and home is not None):
         raise ConfigurationError(
             "a report is of one run or of two: name the data directories, as in starling report A B, without --home"
@@ -56,14 +52,15 @@ def report(
     missing = [str(place.path) for place in places if not place.path.is_dir()]
     if runs and missing:
         raise ConfigurationError(f"there is no data directory {missing[0]}: name one that a node has used")
-    lines = _compared(places[0], places[1], html, as_json) if len(places) == 2 else _one(places[0], html, as_json)
-    for line in lines:
-        typer.echo(line)
+    if len(places) == 2:
+        _compare(places[0], places[1], html, as_json)
+    else:
+        _report(places[0], html, as_json)
     if html is not None and not as_json:
         typer.echo(f"page     {html.absolute()}")
 
 
-def _one(place: Home, html: Path | None, as_json: bool) -> list[str]:
+def _report(place: Home, html: Path | None, as_json: bool) -> None:
     from node.report.facts import run_facts
     from node.report.lines import report_lines
 
@@ -73,10 +70,10 @@ def _one(place: Home, html: Path | None, as_json: bool) -> list[str]:
 
         with _writable(html):
             write_report(facts, html, name=place.path.name)
-    return [_json(facts)] if as_json else report_lines(facts)
+    print_answer(facts, as_json, lambda: report_lines(facts))
 
 
-def _compared(first: Home, second: Home, html: Path | None, as_json: bool) -> list[str]:
+def _compare(first: Home, second: Home, html: Path | None, as_json: bool) -> None:
     from node.report.comparison import compare, comparison_lines
     from node.report.facts import run_facts
 
@@ -86,7 +83,7 @@ def _compared(first: Home, second: Home, html: Path | None, as_json: bool) -> li
 
         with _writable(html):
             write_comparison(comparison, html)
-    return [_json(comparison)] if as_json else comparison_lines(comparison)
+    print_answer(comparison, as_json, lambda: comparison_lines(comparison))
 
 
 def distinct_names(first: Path, second: Path) -> tuple[str, str]:
@@ -102,9 +99,3 @@ def _writable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"{path} cannot be written ({error.strerror}): name another file with --html") from None
-
-
-def _json(answer: Struct) -> str:
-    import msgspec
-
-    return msgspec.json.encode(answer).decode()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import HomeOption, JsonOption
+from node.cli.options import HomeOption, JsonOption, home_of, print_answer
 from swarm.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -25,10 +24,10 @@ def status(home: HomeOption = None, as_json: JsonOption = False, check: CheckOpt
     Example: starling status --check
     """
     from node.api.node_client import ask_status
-    from node.home import home_at
+    from node.cli.wording import status_lines
     from protocol.errors import DeadlineError
 
-    where = home_at(home, os.environ)
+    where = home_of(home)
     try:
         answer = ask_status(where)
     except DeadlineError:
@@ -41,32 +40,20 @@ def status(home: HomeOption = None, as_json: JsonOption = False, check: CheckOpt
         health = health_of(answer)
         typer.echo(f"healthy: {health.state}" if health.healthy else f"not healthy: {health.because}")
         raise typer.Exit(ExitCode.DONE if health.healthy else ExitCode.FAULT)
-    if as_json:
-        import msgspec
-
-        typer.echo(msgspec.json.encode(answer))
-        return
-    from node.cli.wording import status_lines
-
-    for line in status_lines(answer):
-        typer.echo(line)
+    print_answer(answer, as_json, lambda: status_lines(answer))
 
 
 def _shown_relay(home: Home, *, as_json: bool, check: bool) -> bool:
     """Shows the relay or the donor that runs in ``home``, if one does."""
-    import msgspec
-
     from node.lending.lending_output import lender_lines
     from node.relay.asking import relay_lines, relay_status
 
     status = relay_status(home)
     if status is None:
         return False
+    lending = status.lending
     if check:
-        typer.echo(f"healthy: {'relay' if status.lending is None else 'donor'}")
-    elif as_json:
-        typer.echo(msgspec.json.encode(status))
+        typer.echo(f"healthy: {'relay' if lending is None else 'donor'}")
     else:
-        for line in relay_lines(status) if status.lending is None else lender_lines(status, status.lending):
-            typer.echo(line)
+        print_answer(status, as_json, lambda: relay_lines(status) if lending is None else lender_lines(status, lending))
     return True

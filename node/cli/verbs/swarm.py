@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import HomeOption, JsonOption
+from node.cli.options import HomeOption, JsonOption, home_of, print_answer
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -53,8 +52,7 @@ def create_cluster(
 
     Example: starling swarm create --private --name lab
     """
-    from node.cli.swarm_facts import cluster_facts
-    from node.home import home_at
+    from node.cli.swarm_facts import cluster_facts, cluster_lines
     from node.tasks.registry import default_manifest_tasks
     from protocol import limits
     from protocol.cluster.cluster_manifest import ClusterManifest
@@ -72,7 +70,7 @@ def create_cluster(
             f"--name takes 1 to {limits.NAME_BYTES} bytes, --members 1 to {limits.MEMBERS}; {len(name.encode())} and "
             f"{members} were given"
         )
-    where = home_at(home, os.environ)
+    where = home_of(home)
     where.prepare()
     files = cluster_files(where.path, owner_key)
     owner = NodeKey.load_or_create(files.owner_key)
@@ -87,7 +85,8 @@ def create_cluster(
     )
     node = NodeKey.load_or_create(where.key)
     found_cluster(files, manifest, owner=owner, node=node, psk=secrets.token_bytes(PSK_BYTES))
-    _print(cluster_facts(files), as_json)
+    facts = cluster_facts(files)
+    print_answer(facts, as_json, lambda: cluster_lines(facts))
 
 
 @app.command("show")
@@ -96,11 +95,11 @@ def show_cluster(home: HomeOption = None, owner_key: OwnerKeyOption = None, as_j
 
     Example: starling swarm show --json
     """
-    from node.cli.swarm_facts import cluster_facts
-    from node.home import home_at
+    from node.cli.swarm_facts import cluster_facts, cluster_lines
     from swarm.cluster.cluster_files import cluster_files
 
-    _print(cluster_facts(cluster_files(home_at(home, os.environ).path, owner_key)), as_json)
+    facts = cluster_facts(cluster_files(home_of(home).path, owner_key))
+    print_answer(facts, as_json, lambda: cluster_lines(facts))
 
 
 def invite(
@@ -125,11 +124,10 @@ def invite(
 
     Example: starling invite --for Wren --expires 12h
     """
-    from node.home import home_at
     from protocol import limits
     from swarm.cluster.cluster_files import cluster_files, has_cluster
 
-    where = home_at(home, os.environ)
+    where = home_of(home)
     if not has_cluster(cluster_files(where.path, owner_key)):
         raise ConfigurationError(
             f"{where.path} belongs to no private cluster, and an open swarm needs no invite: others join with starling "
@@ -190,18 +188,6 @@ def duration_seconds(text: str, option: str) -> int:
     if matched is None:
         raise ConfigurationError(f"{option} {text}: write a number and a unit, one of s, m, h, d, such as 7d")
     return int(matched[1]) * _UNITS[matched[2]]
-
-
-def _print(facts: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        import json
-
-        typer.echo(json.dumps(facts))
-        return
-    from node.cli.swarm_facts import cluster_lines
-
-    for line in cluster_lines(facts):
-        typer.echo(line)
 
 
 def addresses_here(home: Home, *, needs_owner: bool) -> list[str]:

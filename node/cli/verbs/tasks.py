@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import HomeOption, JsonOption, SetOption, assignments
+from node.cli.options import HomeOption, JsonOption, SetOption, assignments, home_of, print_answer
 
 if TYPE_CHECKING:
     from node.configuration import ChatMode
@@ -48,24 +49,21 @@ def tasks(
 
     starling tasks sums --set tasks.jsonl=sums.jsonl --set tasks.jsonl_reward=reward.py:close --score 41
     """
-    import msgspec
-
     from node.cli.tasks_text import judged_lines, list_lines, sample_lines
     from node.configuration import load_config
     from node.doctor.task_check import check_generators
-    from node.home import home_at
     from node.tasks.catalogue import find_task, judge, sample, summaries
     from node.tasks.plugins import task_names
     from node.tasks.registry import TASK_SETS
 
-    config = load_config(home_at(home, os.environ).path, os.environ, assignments(sets))
+    config = load_config(home_of(home).path, os.environ, assignments(sets))
     check_generators(config.tasks)
     if name is None or name in TASK_SETS:
         if score is not None or model is not None:
             raise typer.BadParameter("--score and --model need the name of one task", param_hint="NAME")
         listed = summaries(config.tasks, name)
         answer: object = listed
-        lines = list_lines(listed, task_names())
+        lines: Iterable[str] = list_lines(listed, task_names())
     else:
         task = find_task(config.tasks, name)
         asked = sample(task, seed)
@@ -75,7 +73,7 @@ def tasks(
         else:
             judged = judge(task, seed, sys.stdin.read() if score == "-" else score)
             answer, lines = {"sample": asked, "judged": judged}, judged_lines(asked, judged)
-    typer.echo(msgspec.json.encode(answer) if as_json else "\n".join(lines))
+    print_answer(answer, as_json, lambda: lines)
 
 
 def _shown(model: str, chat: ChatMode, question: str) -> ShownPrompt:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 
 import typer
 
-from node.cli.options import HomeOption
+from node.cli.options import HomeOption, home_of
 from swarm.exit_codes import ExitCode
 
 NO_TERMINAL = "starling: top needs a terminal; without one, use starling status or starling peers"
@@ -22,9 +21,8 @@ def top(home: HomeOption = None) -> None:
     On another machine: ssh -t HOST starling top
     """
     from node.api.node_client import ask_status
-    from node.home import home_at
 
-    chosen = home_at(home, os.environ)
+    chosen = home_of(home)
     status = ask_status(chosen)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual reads from one and draws on the other
         typer.echo(NO_TERMINAL, err=True)

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from node.cli.options import HomeOption, JoinOption, JsonEventsOption, PeerOption, SetOption, assignments, shown_width
+from node.cli.options import (
+    HomeOption,
+    JoinOption,
+    JsonEventsOption,
+    PeerOption,
+    SetOption,
+    assignments,
+    home_of,
+    shown_width,
+)
 from protocol.errors import ConfigurationError
 from swarm.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from node.doctor.before_start import StartCheck
-    from node.doctor.findings import Finding
     from node.home import Home
+    from node.supervision.outcome import RunOutcome
+
+T = TypeVar("T")
 
 OPTIONS: Final = {  # each key that has an option of its own
     "policy.model": "--model",
@@ -100,19 +111,14 @@ def up(
     starling up --join invite.txt --listen /ip4/0.0.0.0/tcp/4001
     """
     from node.doctor.before_start import check_start
-    from node.home import home_at
 
-    where = home_at(home, os.environ)
-    flags = flags_of(model, name, peer, listen, rounds, tokens, sets)
-    if from_peers:
-        flags["checkpoint.from_peers"] = "true"
-    invite, refused_invite = given_invite(join or os.environ.get("STARLING_JOIN"))
-    options = {key: OPTIONS[key] for key in flags_of(model, name, peer, listen, rounds, tokens, None)}
+    where = home_of(home)
+    given = flags_of({"policy.model": model, "name": name, "swarm.peers": peer, "swarm.listen": listen})
+    given |= flags_of({"rounds": rounds, "tokens": tokens})
+    options = {key: OPTIONS[key] for key in given}
+    flags = assignments(sets) | given | ({"checkpoint.from_peers": "true"} if from_peers else {})
     checked = check_start(where, os.environ, flags, options)
-    if checked.errors or refused_invite:
-        code = checked.exit_code or ExitCode.BAD_CONFIGURATION
-        refuse((*refused_invite, *checked.errors), code, options, as_json=as_json)
-
+    invite = accepted_invite(join, checked, options, as_json=as_json)
     if detach:
         raise typer.Exit(_detached(where, as_json=as_json, until_input_ends=until_input_ends))
     code = _in_the_foreground(where, checked, invite, as_json=as_json, until_input_ends=until_input_ends)
@@ -120,21 +126,20 @@ def up(
         raise typer.Exit(code)
 
 
-def given_invite(join: str | None) -> tuple[str | None, tuple[Finding, ...]]:
-    """Returns the invite, or what is wrong with what was given as one."""
-    if not join:
-        return None, ()
-    from node.doctor.findings import error
-    from node.supervision.cluster_setup import invite_text
+def accepted_invite(join: str | None, checked: StartCheck, options: Mapping[str, str], *, as_json: bool) -> str | None:
+    """Returns the invite that was given, if any. If it is none, or the check has found an error, prints everything that
+    has to be corrected, for programs as the last event of a node, and exits."""
+    findings, invite = list(checked.errors), join or os.environ.get("STARLING_JOIN") or None
+    if invite is not None:
+        from node.doctor.findings import error
+        from node.supervision.cluster_setup import invite_text
 
-    try:
-        return invite_text(join), ()
-    except ConfigurationError as failure:
-        return None, (error("join", str(failure), "copy the whole invite, or name the file that holds it"),)
-
-
-def refuse(findings: Sequence[Finding], code: int, options: Mapping[str, str], *, as_json: bool) -> NoReturn:
-    """Prints everything that has to be corrected, for programs as the last event of a node, and exits."""
+        try:
+            invite = invite_text(invite)
+        except ConfigurationError as failure:
+            findings.insert(0, error("join", str(failure), "copy the whole invite, or name the file that holds it"))
+    if not findings:
+        return invite
     import json
     import time
 
@@ -142,6 +147,7 @@ def refuse(findings: Sequence[Finding], code: int, options: Mapping[str, str], *
 
     from node.cli.wording import refusal_lines
 
+    code = checked.exit_code or ExitCode.BAD_CONFIGURATION
     if as_json:
         because = "\n".join(refusal_lines(findings, None, options))
         ended = {"event": "ended", "exit_code": int(code), "because": because, "time_seconds": time.time()}
@@ -150,6 +156,16 @@ def refuse(findings: Sequence[Finding], code: int, options: Mapping[str, str], *
         lines = refusal_lines(findings, shown_width(sys.stderr), options)
         typer.echo("\n".join(["starling: " + lines[0], *lines[1:]]), err=True)
     raise typer.Exit(code)
+
+
+def prepared_or_exit(prepared: T | RunOutcome) -> T:
+    """Returns what a relay or donor starts with, or says why it cannot, and exits."""
+    from node.supervision.outcome import RunOutcome
+
+    if isinstance(prepared, RunOutcome):
+        typer.echo(f"starling: {prepared.because}", err=True)
+        raise typer.Exit(prepared.exit_code)
+    return prepared
 
 
 def _in_the_foreground(
@@ -182,22 +198,7 @@ def _detached(home: Home, *, as_json: bool, until_input_ends: bool) -> int:
     return start_detached(home, command, as_json=as_json, write=typer.echo)
 
 
-def flags_of(
-    model: str | None,
-    name: str | None,
-    peer: list[str] | None,
-    listen: str | None,
-    rounds: int | None,
-    tokens: int | None,
-    sets: list[str] | None,
-) -> dict[str, str]:
-    """Returns the flags that were given, as text by dotted key. An option such as ``--model`` overrides ``--set``."""
-    flags = {
-        "policy.model": model,
-        "name": name,
-        "swarm.peers": ",".join(peer) if peer else None,
-        "swarm.listen": listen,
-        "rounds": None if rounds is None else str(rounds),
-        "tokens": None if tokens is None else str(tokens),
-    }
-    return assignments(sets) | {key: text for key, text in flags.items() if text is not None}
+def flags_of(options: Mapping[str, str | list[str] | int | None]) -> dict[str, str]:
+    """Returns the options that were given, as text by dotted key."""
+    given = {key: value for key, value in options.items() if value is not None and value != []}
+    return {key: ",".join(value) if isinstance(value, list) else str(value) for key, value in given.items()}

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import JsonOption
+from node.cli.options import JsonOption, print_answer
 from node.version import VERSION
 
 
@@ -31,13 +31,7 @@ def version(as_json: JsonOption = False) -> None:
     Example: starling version --json
     """
     found = versions()
-    if as_json:
-        import json
-
-        typer.echo(json.dumps(found))
-        return
-    for name, number in found.items():
-        typer.echo(f"{name} {number}")
+    print_answer(found, as_json, lambda: (f"{name} {number}" for name, number in found.items()))
 
 
 def versions() -> dict[str, str]:

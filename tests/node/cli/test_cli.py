@@ -66,6 +66,16 @@ def test_help_names_every_verb_and_every_exit_code(starling) -> None:
     assert {str(int(code)) for code in ExitCode} <= words
 
 
+def test_help_has_each_verb_under_one_heading(starling) -> None:
+    _, shown, _ = starling("--help")
+    parts = {part.partition(" ")[0]: part for part in shown.split("╭─ ")[1:]}
+    found = {heading: set(re.findall(r"^│ ([\w-]+) ", part, re.MULTILINE)) for heading, part in parts.items()}
+    assert list(found) == ["Options", "Run", "Look", "Share", "Models", "Trouble"]
+    assert sorted(verb for heading, each in found.items() if heading != "Options" for verb in each) == sorted(
+        {names[0] for names in VERBS}
+    )
+
+
 @pytest.mark.parametrize("names", VERBS, ids=" ".join)
 def test_help_of_each_verb_has_an_example_of_it_with_options_that_it_has(starling, names: tuple[str, ...]) -> None:
     code, shown, _ = starling(*names, "--help")
@@ -197,9 +207,15 @@ def test_version_is_that_of_the_project(starling) -> None:
     assert versions["protocol"] == f"{limits.PROTOCOL_MAJOR}.{limits.PROTOCOL_MINOR}"
 
 
-def test_flags_of_their_own_win_over_set() -> None:
-    flags = flags_of("builtin:finch", None, ["/a", "/b"], None, 3, None, ["policy.model=x", "objective.clip=0.1"])
-    assert flags == {"policy.model": "builtin:finch", "objective.clip": "0.1", "swarm.peers": "/a,/b", "rounds": "3"}
+def test_options_that_were_given_are_flags() -> None:
+    flags = flags_of({"policy.model": "builtin:finch", "name": None, "swarm.peers": ["/a", "/b"], "rounds": 0})
+    assert flags == {"policy.model": "builtin:finch", "swarm.peers": "/a,/b", "rounds": "0"}
+    assert flags_of({"name": "", "swarm.peers": []}) == {"name": ""}
+
+
+def test_an_option_of_its_own_wins_over_set(starling) -> None:
+    code, _, said = starling("up", "--model", "builtin:wern", "--set", "policy.model=builtin:wren")
+    assert code == 78 and "builtin:wern" in said
 
 
 def test_demo_refuses_one_model_alone_and_a_file_in_no_directory(starling, tmp_path: Path) -> None:
