@@ -22,7 +22,6 @@ from protocol.errors import TransportError
 
 POLL_SECONDS: Final = 0.3
 READ_BYTES: Final = 1 << 16
-LAST_OUTPUT_SECONDS: Final = 5.0  # for the output of a node that has ended
 CRASH_LOG: Final = "crash"
 CRASH_LOG_BYTES: Final = 1 << 20  # from which on the next start begins it anew
 

@@ -158,45 +158,34 @@ def no_swarm(status: NodeStatus) -> str:
 
 def status_lines(status: NodeStatus) -> list[str]:
     """Returns what ``starling status`` prints."""
-    lines = [
-        f"{status.name}  {status.state}  up {duration(status.uptime_seconds)}  (version {status.version})",
-        f"home      {status.home}",
-        f"peer      {status.peer}",
-        f"model     {printable(status.model)}",
-        *([f"page      {status.page}"] if status.page else []),
-        f"now       {status.waiting_for}",
-        *([f"paused    since {weekday_time(status.paused.since)}; {RESUME_HINT}"] if status.paused else []),
-    ]
-    if status.round is not None:
-        lines.append(f"last      {round_line(status.round)}")
-        lines.append(
-            f"total     {status.round.tokens_generated_total:,} tokens generated, {status.round.groups_shared_total} "
-            f"groups shared, {status.round.foreign_groups_used_total} foreign groups used"
-        )
-    if status.checkpoint is not None:
-        lines.append(f"saved     {checkpoint_line(status.checkpoint)}")
-    if status.engine is not None:
-        lines.append(f"engine    {engine_line(status.engine)}")
-    if status.donors is not None:
-        lines += [f"donor     {line}" for line in donor_lines(status.donors)]
-    if status.not_saved is not None:
-        lines.append(f"unsaved   {not_saved_line(status.not_saved)}")
-    if status.damaged is not None:
-        lines.append(f"damaged   {damaged_line(status.damaged)}")
-    if status.clock is not None:
-        lines.append(f"clock     {status.clock}")
-    if status.evaluated is not None:
-        lines.append(f"held-out  {evaluated_line(status.evaluated)}")
-    if status.averaged is not None:
-        lines.append(f"averaged  {averaged_line(status.averaged)}; {times(status.averaged.outer_steps)} in total")
-    if status.offered is not None and status.offered.partner is None:
-        lines.append(f"family    {averaged_line(status.offered)}")
-    if status.gained:
-        lines.append(f"gained    {printable(status.gained, 600)}")
-    lines += [f"lost      {loss.sentence}" for loss in status.losses]
-    lines += _swarm_lines(status)
-    if status.fault is not None:
-        lines.append(f"fault     {fault_line(status.fault)}")
+    done, averaged, offered, fault = status.round, status.averaged, status.offered, status.fault
+    facts = {
+        "home": status.home,
+        "peer": status.peer,
+        "model": printable(status.model),
+        "page": status.page,
+        "now": status.waiting_for,
+        "paused": status.paused and f"since {weekday_time(status.paused.since)}; {RESUME_HINT}",
+        "last": done and round_line(done),
+        "total": done
+        and f"{done.tokens_generated_total:,} tokens generated, {done.groups_shared_total} groups shared, "
+        f"{done.foreign_groups_used_total} foreign groups used",
+        "saved": status.checkpoint and checkpoint_line(status.checkpoint),
+        "engine": status.engine and engine_line(status.engine),
+        "donor": status.donors and "\n".join(donor_lines(status.donors)),
+        "unsaved": status.not_saved and not_saved_line(status.not_saved),
+        "damaged": status.damaged and damaged_line(status.damaged),
+        "clock": status.clock,
+        "held-out": status.evaluated and evaluated_line(status.evaluated),
+        "averaged": averaged and f"{averaged_line(averaged)}; {times(averaged.outer_steps)} in total",
+        "family": averaged_line(offered) if offered is not None and offered.partner is None else None,
+        "gained": printable(status.gained, 600),
+        "lost": "\n".join(loss.sentence for loss in status.losses),
+        **_swarm_facts(status),
+        "fault": fault and fault_line(fault),
+    }
+    lines = [f"{status.name}  {status.state}  up {duration(status.uptime_seconds)}  (version {status.version})"]
+    lines += [f"{name:<10}{line}" for name, text in facts.items() if text for line in str(text).split("\n")]
     for kept in (status.swarm_process, status.learner_process):
         if kept.last_end is not None:
             lines.append(f"restarts  {kept.restarts}: {kept.last_end}")
@@ -311,21 +300,19 @@ def _wrapped(begin: str, text: str, width: int | None) -> list[str]:
     return [begin + parts[0], *(" " * len(begin) + part for part in parts[1:])]
 
 
-def _swarm_lines(status: NodeStatus) -> list[str]:
+def _swarm_facts(status: NodeStatus) -> dict[str, str]:
     swarm = status.swarm
     if swarm is None:
-        return [f"swarm     {no_swarm(status)}"]
+        return {"swarm": no_swarm(status)}
     rejected = ", ".join(f"{count} {printable(reason)}" for reason, count in sorted(swarm.rejected.items()) if count)
-    lines = [
-        f"swarm     {printable(swarm.swarm)} ({swarm.swarm_id}), {counted(swarm.connected_peers, 'peer')} connected, "
+    return {
+        "swarm": f"{printable(swarm.swarm)} ({swarm.swarm_id}), {counted(swarm.connected_peers, 'peer')} connected, "
         f"{size(swarm.sent_bytes)} sent, {size(swarm.received_bytes)} received"
-        + (f", announcements rejected: {rejected}" if rejected else "")
-    ]
-    if swarm.alone_because is not None:
-        lines.append(f"alone     {one_line(swarm.alone_because, 600)}")
-    lines += [f"reach     {text}" for text in reach_lines(swarm)]
-    lines += [f"address   {printable(address)}" for address in swarm.addresses]
-    return lines
+        + (f", announcements rejected: {rejected}" if rejected else ""),
+        "alone": one_line(swarm.alone_because or "", 600),
+        "reach": "\n".join(reach_lines(swarm)),
+        "address": "\n".join(map(printable, swarm.addresses)),
+    }
 
 
 def reach_lines(swarm: SwarmStatus) -> list[str]:
