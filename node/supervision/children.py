@@ -16,10 +16,12 @@ import os
 import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from node.api.types import ChildStatus
 from node.compute_environment import compute_environment
 from node.process_pipes import close_pipes
+from node.supervision import restarts
 from node.supervision.restarts import ChildEnd
 from node.supervision.rolling_log import RollingLog
 
@@ -159,6 +161,25 @@ class Child:
         text = line.decode("utf-8", errors="replace").rstrip()
         if text:
             self._last_lines.append((asyncio.get_running_loop().time(), text))
+
+
+@dataclass(slots=True)
+class KeptChild:
+    """A child process over all its restarts. The supervisor changes it as the child starts, becomes ready and ends."""
+
+    spec: ChildSpec
+    child: Child | None = None
+    ends: list[ChildEnd] = field(default_factory=list)  # those that were not requested
+    ready: bool = False  # in its present run
+
+    @property
+    def pid(self) -> int | None:
+        """None while it does not run."""
+        return self.child.pid if self.child is not None else None
+
+    def status(self) -> ChildStatus:
+        last_end = restarts.describe(self.spec.process, self.ends[-1]) if self.ends else None
+        return ChildStatus(self.pid, len(self.ends), last_end)
 
 
 def last_words(lines: Iterable[tuple[float, str]], ended_seconds: float) -> tuple[str, ...]:

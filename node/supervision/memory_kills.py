@@ -5,6 +5,9 @@ former: ``oom_kill`` in ``memory.events`` of the control group, which counts kil
 machine, otherwise in ``/proc/vmstat``, which counts every process of the machine. A learner counts as killed for its
 memory if the count rose during its life and it held at least a twentieth of the memory when last looked at. Without a
 count, as on another system, it must have held half of it. A small learner that somebody kills keeps its plan.
+
+``MemoryCap`` holds a node to ``machine.max_memory``. The kernel's own limits (a control group, systemd's MemoryMax)
+hold at every moment; this one looks every few seconds at resident memory, and needs no privilege.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from node.events import LearnerReady
+from node.events import LearnerReady, Usage
 from node.fit.fitted import FLOORS, Fitted, Sizes, halved, read_fitted, write_fitted
 from node.fit.host_memory import CONTROL_GROUPS, PROC, host_memory_bytes, own_control_groups
 from node.printable import printable
@@ -23,6 +26,7 @@ from protocol.errors import StorageError
 
 COUNTED_SHARE: Final = 0.05  # of the memory, held by a learner that a counted kill may have been for
 ASSUMED_SHARE: Final = 0.5  # the same where kills are not counted
+LOOKS_ABOVE: Final = 3  # in a row above the owner's limit: a short peak, such as a checkpoint's copy, ends nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +133,23 @@ class MemoryKills:
             f"{held} The next one begins with engine.rows = {smaller.rows} and learner.batch_tokens = "
             f"{smaller.batch_tokens}; {remedy}."
         )
+
+
+class MemoryCap:
+    """Sees every ``Usage``. ``max_bytes`` None: no limit."""
+
+    def __init__(self, max_bytes: int | None) -> None:
+        self._max_bytes = max_bytes
+        self._above = 0
+
+    def exceeded_by(self, usage: Usage) -> str | None:
+        """Returns what was exceeded, in words, once the node has been above its limit for ``LOOKS_ABOVE`` looks."""
+        total = sum(part or 0 for part in (usage.supervisor_bytes, usage.learner_bytes, usage.swarm_bytes))
+        if self._max_bytes is None or usage.learner_bytes is None or total <= self._max_bytes:
+            self._above = 0
+            return None
+        self._above += 1
+        if self._above < LOOKS_ABOVE:
+            return None
+        self._above = 0
+        return f"the node held {size(total)}, above machine.max_memory = {size(self._max_bytes)}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from node.printable import printable
+from node.supervision.outcome import RunOutcome
 from swarm.exit_codes import FINAL, ExitCode
 
 SHORT_LIFE_SECONDS = 60.0  # a longer life means that the previous cause of failure is gone
@@ -33,27 +34,22 @@ class Restart:
     after_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    exit_code: ExitCode
-    because: str
-
-
-def decide(process: str, ends: Sequence[ChildEnd]) -> Restart | GiveUp:
-    """Decides what follows the unrequested ``ends`` of a child so far, oldest first. A child that the system could not
-    start, for want of memory, processes or descriptors, is started again for as long as it takes."""
+def decide(process: str, ends: Sequence[ChildEnd]) -> Restart | RunOutcome:
+    """Decides what follows the unrequested ``ends`` of a child so far, oldest first: a restart, or the node's end. A
+    child that the system could not start, for want of memory, processes or descriptors, is started again for as long
+    as it takes."""
     last = ends[-1]
     if last.not_started:
         return Restart(_delay_seconds(sum(1 for _ in takewhile(lambda end: end.not_started, reversed(ends)))))
     if last.returncode in FINAL and not last.useful:
-        return GiveUp(ExitCode(last.returncode), describe(process, last))
+        return RunOutcome(ExitCode(last.returncode), describe(process, last))
     in_a_row = 0
     for end in reversed(ends):
         if end.useful or end.lived_seconds > SHORT_LIFE_SECONDS:
             break
         in_a_row += not end.not_started
     if in_a_row >= MAX_SHORT_LIVES:
-        return GiveUp(
+        return RunOutcome(
             ExitCode.FAULT, f"{describe(process, last)}\nIt has ended early {in_a_row} times in a row: giving up."
         )
     return Restart(_delay_seconds(in_a_row))

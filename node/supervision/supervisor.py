@@ -19,32 +19,33 @@ from typing import Any
 
 import msgspec
 
+from node import events
 from node.api.access import load_or_create_token
-from node.api.answers import escaped_event, lost_line
+from node.api.answers import escaped_event, lost_line, waiting_for
+from node.api.join import join_of
+from node.api.losses import MAX_LOSSES
 from node.api.record import RunRecord, recorded_run
 from node.api.server import served
-from node.api.types import NodeStatus, Paused, PeersAnswer
+from node.api.types import NodeState, NodeStatus, Paused, PeersAnswer
 from node.compute_environment import thread_limit
 from node.configuration import Config
-from node.events import LearnerReady, RoundDone, Samples, Stopped, decode_event
 from node.home import Home
+from node.policy.model_name import model_name
 from node.printable import printable
 from node.supervision import restarts
-from node.supervision.children import Child, ChildSpec
-from node.supervision.kept_child import KeptChild
-from node.supervision.memory_cap import MemoryCap
-from node.supervision.memory_kills import MemoryKills
+from node.supervision.children import Child, ChildSpec, KeptChild
+from node.supervision.memory_kills import MemoryCap, MemoryKills
 from node.supervision.outcome import RunOutcome
 from node.supervision.pausing.pauses import LearnerPauses
 from node.supervision.pausing.run_control import READING_SECONDS, RunControl
 from node.supervision.reporting import Observer, Reporting
-from node.supervision.restarts import ChildEnd, GiveUp
+from node.supervision.restarts import ChildEnd
 from node.supervision.rolling_log import RollingLog
 from node.supervision.run_budget import RunBudget
-from node.supervision.status import node_state, node_status
 from node.supervision.watching.learner_news import LearnerNews
 from node.supervision.watching.swarm_watch import SwarmWatch
 from node.supervision.watching.usage_watch import UsageWatch
+from node.version import VERSION
 from swarm.client import SwarmClient
 from swarm.exit_codes import ExitCode
 
@@ -154,25 +155,54 @@ class Supervisor:
             self._note(self._control.failure)
         return self._pauses.paused
 
+    def state(self) -> NodeState:
+        if self._stop.is_set():
+            return NodeState.STOPPING
+        if self._pauses.paused is not None:
+            return NodeState.PAUSED
+        if self._learner.ready:
+            return NodeState.TRAINING
+        return NodeState.RECOVERING if self._learner.ends else NodeState.STARTING
+
     def status(self) -> NodeStatus:
-        paused = self._pauses.paused
-        return node_status(
-            self._home,
-            self._config,
-            self._peer,
-            state=node_state(self._learner, stopping=self._stop.is_set(), paused=paused is not None),
-            learner=self._learner,
-            swarm=self._swarm,
-            news=self._news,
-            watch=self._swarm_watch,
-            changes=self.record.changes,
-            usage=self._usage_watch.newest,
+        news, changes, swarm = self._news, self.record.changes, self._swarm_watch.status
+        loading, began = news.newest(events.Loading), news.newest(events.PhaseBegan)
+        ready, done = news.newest(events.LearnerReady), news.newest(events.RoundDone)
+        state = self.state()
+        pausing = self._pauses.doing(self._learner.child)
+        return NodeStatus(
+            version=VERSION,
+            pid=os.getpid(),
+            home=str(self._home.path),
+            name=self._config.name,
+            peer=self._peer,
+            model=ready.model_name if ready is not None else model_name(self._config.policy.model),
+            state=state,
+            uptime_seconds=time.monotonic() - self._began,
+            swarm_process=self._swarm.status(),
+            learner_process=self._learner.status(),
+            swarm=swarm,
+            loading=loading,
+            ready=ready,
+            round=done,
+            checkpoint=news.newest(events.CheckpointSaved),
+            evaluated=news.newest(events.Evaluated),
+            not_saved=news.newest(events.NotSaved),
+            damaged=news.newest(events.CheckpointsDamaged),
+            clock=self._swarm_watch.clock,
+            engine=news.newest(events.EngineChanged),
+            donors=news.newest(events.DonorsShared),
+            fault=news.newest(events.Fault),
             notes=self._reporting.notes,
             page=self._page,
-            paused=paused,
-            pausing=self._pauses.doing(self._learner.child),
-            uptime_seconds=time.monotonic() - self._began,
-            now_seconds=time.time(),
+            offered=news.newest(events.Averaged),
+            averaged=news.averaged,
+            usage=self._usage_watch.newest,
+            gained=changes.gains().sentence,
+            losses=changes.losses[:MAX_LOSSES],
+            join=join_of(swarm) if swarm is not None else None,
+            waiting_for=pausing or waiting_for(state, loading, done, began, now_seconds=time.time()),
+            paused=self._pauses.paused,
         )
 
     def peers(self) -> PeersAnswer:
@@ -199,7 +229,7 @@ class Supervisor:
             if self._stop.is_set():
                 self._judge_last_end(kept, end)
                 return
-            stopped = self._news.newest(Stopped)
+            stopped = self._news.newest(events.Stopped)
             lost = stopped.lost if stopped is not None and end.returncode == ExitCode.NOT_SAVED else None
             if kept is self._learner and self._pauses.was_for(kept.child, stopped):
                 if lost is not None:
@@ -217,8 +247,8 @@ class Supervisor:
             if kept is self._learner:
                 self._judge_memory(end, was_ready=was_ready)
             decision = restarts.decide(kept.spec.process, kept.ends)
-            if isinstance(decision, GiveUp):
-                self._finish(RunOutcome(decision.exit_code, decision.because))
+            if isinstance(decision, RunOutcome):
+                self._finish(decision)
                 return
             description = restarts.describe(kept.spec.process, end)
             self._note(f"{description}\nStarting it again in {decision.after_seconds:g} s.")
@@ -227,14 +257,14 @@ class Supervisor:
 
     def _judge_memory(self, end: ChildEnd, *, was_ready: bool) -> None:
         """Lets the next learner begin with less if the system killed this one for its memory."""
-        ready = self._news.newest(LearnerReady) if was_ready else None
+        ready = self._news.newest(events.LearnerReady) if was_ready else None
         note = self._memory_kills.learner_ended(end.returncode, self._usage_watch.learner_bytes, ready)
         if note is not None:
             self._note(note)
 
     def _judge_last_end(self, kept: KeptChild, end: ChildEnd) -> None:
         """Turns the outcome into a fault if a child that was asked to end failed instead."""
-        stopped = self._news.newest(Stopped)
+        stopped = self._news.newest(events.Stopped)
         if end.returncode == ExitCode.NOT_SAVED and stopped is not None and stopped.lost is not None:
             self._outcome = RunOutcome(ExitCode.NOT_SAVED, lost_line(stopped.lost))
         reported = self._outcome is not None and self._outcome.exit_code == end.returncode
@@ -303,16 +333,16 @@ class Supervisor:
 
     def _on_learner_line(self, line: bytes) -> bool:
         try:
-            event = escaped_event(decode_event(line))
+            event = escaped_event(events.decode_event(line))
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False  # a library printed it: it is logged
-        if isinstance(event, Samples):
+        if isinstance(event, events.Samples):
             self._reporting.samples(event)
             return True
         for note in self._news.saw(event):
             self._note(note)
-        self._learner.ready |= isinstance(event, LearnerReady)
-        if isinstance(event, RoundDone) and self._learner.child is not None:
+        self._learner.ready |= isinstance(event, events.LearnerReady)
+        if isinstance(event, events.RoundDone) and self._learner.child is not None:
             self._learner.child.useful = True
         self._budget.saw(event)
         self._reporting.learner_event(line, event)

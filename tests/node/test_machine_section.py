@@ -12,7 +12,7 @@ from node.configuration.amounts import bytes_per_second, size_bytes, span_second
 from node.events import Usage
 from node.fit.planning import machine_here
 from node.home import Home
-from node.supervision.memory_cap import LOOKS_ABOVE, MemoryCap
+from node.supervision.memory_kills import LOOKS_ABOVE, MemoryCap
 from protocol.errors import ConfigurationError
 
 

@@ -6,14 +6,13 @@ machine is used for. The first that has something to say decides.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import tzinfo
 
 from msgspec import Struct
 
 from node.api.answers import ASKED_BY_OWNER
-from node.configuration.schedule import Schedule
+from node.configuration import MachineSection
 from node.supervision.pausing.machine_use import MachineUse
 
 
@@ -29,14 +28,6 @@ class Order(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What the configuration says."""
-
-    schedule: Schedule
-    pause_when: Collection[str] = ()  # of ``machine_use.Condition``
-
-
-@dataclass(frozen=True, slots=True)
 class PauseDecision:
     run: bool
     because: str  # in words; empty where it trains because nothing is against it
@@ -45,18 +36,19 @@ class PauseDecision:
 
 
 def decide(
-    now_seconds: float, use: MachineUse, order: Order | None, rules: Rules, zone: tzinfo | None = None
+    now_seconds: float, use: MachineUse, order: Order | None, section: MachineSection, zone: tzinfo | None = None
 ) -> PauseDecision:
     """Decides for ``now_seconds``, Unix time. ``zone`` is that of the schedule; None is this machine's."""
     if order is not None and order.holds(now_seconds):
         because = "asked by its owner to train now" if order.run else ASKED_BY_OWNER
         return PauseDecision(order.run, because, order.until_seconds, "owner")
-    schedule = rules.schedule
+    schedule = section.hours
     within, changes_seconds = schedule.at(now_seconds, zone)
     if not within:
         return PauseDecision(False, f"outside its schedule, {schedule.text}", changes_seconds, "schedule")
-    for condition in use.holding(rules.pause_when):
-        return PauseDecision(False, condition.text, condition.until_seconds(now_seconds), condition.kind)
+    for condition in use.values():
+        if condition.holds and condition.kind in section.pause_when:
+            return PauseDecision(False, condition.text, condition.until_seconds, condition.kind)
     if changes_seconds is None:
         return PauseDecision(True, "", None)
     return PauseDecision(True, f"within its schedule, {schedule.text}", changes_seconds, "schedule")

@@ -7,12 +7,11 @@ back. A condition holds once it was met for ``BEGIN_SECONDS`` without a gap, and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
-from node.configuration import PauseCondition
+from node.configuration import MachineSection, PauseCondition
 
 BEGIN_SECONDS: Final[Mapping[PauseCondition, float]] = {"load": 30.0, "gpu": 10.0, "battery": 0.0, "metered": 0.0}
 END_SECONDS: Final[Mapping[PauseCondition, float]] = {"load": 180.0, "gpu": 180.0, "battery": 10.0, "metered": 30.0}
@@ -30,12 +29,6 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Thresholds:
-    load_share: float
-    gpu_share: float
-
-
-@dataclass(frozen=True, slots=True)
 class Condition:
     """What is known of one condition."""
 
@@ -45,31 +38,24 @@ class Condition:
     unmet_since_seconds: float | None = None
     holds: bool = False
 
-    def until_seconds(self, now_seconds: float) -> float | None:
-        """Returns when it ceases to hold if it stays unmet; None while it is met."""
+    @property
+    def until_seconds(self) -> float | None:
+        """When it ceases to hold if it stays unmet; None while it is met."""
         return None if self.unmet_since_seconds is None else self.unmet_since_seconds + END_SECONDS[self.kind]
 
 
-@dataclass(frozen=True, slots=True)
-class MachineUse:
-    """Every condition that has been met lately."""
-
-    conditions: Mapping[PauseCondition, Condition] = field(default_factory=lambda: MappingProxyType({}))
-
-    def holding(self, kinds: Collection[str]) -> Iterator[Condition]:
-        """Yields those of ``kinds`` that hold."""
-        return (each for each in self.conditions.values() if each.holds and each.kind in kinds)
+MachineUse = Mapping[PauseCondition, Condition]  # every condition that has been met lately
 
 
-def met(reading: Reading, thresholds: Thresholds) -> dict[PauseCondition, str | None]:
+def met(reading: Reading, section: MachineSection) -> dict[PauseCondition, str | None]:
     """Returns for each condition that the system tells what meets it, in words, or None where nothing does."""
     told: dict[PauseCondition, str | None] = {}
     if reading.load_share is not None:
-        busy = reading.load_share >= thresholds.load_share
+        busy = reading.load_share >= section.load_share
         told["load"] = f"other programs use {reading.load_share:.0%} of the processor" if busy else None
     if reading.gpu_share is not None:
         name = f" ({reading.gpu_program})" if reading.gpu_program else ""
-        busy = reading.gpu_share >= thresholds.gpu_share
+        busy = reading.gpu_share >= section.gpu_share
         told["gpu"] = f"another program{name} uses {reading.gpu_share:.0%} of the GPU" if busy else None
     if reading.on_battery is not None:
         told["battery"] = "the machine runs on battery" if reading.on_battery else None
@@ -80,7 +66,7 @@ def met(reading: Reading, thresholds: Thresholds) -> dict[PauseCondition, str | 
 
 def next_use(before: MachineUse, now_seconds: float, told: Mapping[PauseCondition, str | None]) -> MachineUse:
     """Returns what is known after one more reading, ``met`` of it, at ``now_seconds``, Unix time."""
-    after = {kind: _not_later_than(now_seconds, condition) for kind, condition in before.conditions.items()}
+    after = {kind: _not_later_than(now_seconds, condition) for kind, condition in before.items()}
     for kind, text in told.items():
         condition = after.get(kind)
         if text is not None:
@@ -94,7 +80,7 @@ def next_use(before: MachineUse, now_seconds: float, told: Mapping[PauseConditio
                 after[kind] = replace(condition, met_since_seconds=None, unmet_since_seconds=since)
             else:
                 del after[kind]
-    return MachineUse(MappingProxyType(after))
+    return after
 
 
 def _not_later_than(now_seconds: float, condition: Condition) -> Condition:

@@ -13,9 +13,9 @@ from typing import Final
 import msgspec
 
 from node.configuration import MachineSection
-from node.supervision.pausing.decision import Order, PauseDecision, Rules, decide
+from node.supervision.pausing.decision import Order, PauseDecision, decide
 from node.supervision.pausing.machine_readings import MachineReader
-from node.supervision.pausing.machine_use import MachineUse, Thresholds, met, next_use
+from node.supervision.pausing.machine_use import MachineUse, met, next_use
 from protocol.errors import StorageError
 from swarm.atomic_file import write_atomically
 
@@ -33,11 +33,9 @@ class RunControl:
 
     def __init__(self, file: Path, section: MachineSection, *, clock: Callable[[], float] = time.time) -> None:
         """``file`` is HOME/pause.json; ``clock`` gives Unix time."""
-        self._file, self._clock = file, clock
-        self._rules = Rules(section.hours, section.pause_when)
-        self._thresholds = Thresholds(section.load_share, section.gpu_share)
+        self._file, self._section, self._clock = file, section, clock
         self._reader = MachineReader(section.pause_when)
-        self._use = MachineUse()
+        self._use: MachineUse = {}
         self._untold = set(section.pause_when)
         self._readings = 0
         self._order = _read(file)
@@ -46,38 +44,33 @@ class RunControl:
     @property
     def watches(self) -> bool:
         """Whether the machine has to be looked at."""
-        return bool(self._rules.pause_when)
+        return bool(self._section.pause_when)
 
     def now(self) -> PauseDecision:
         """Returns what holds now."""
         if self._order is not None and not self._order.holds(self._clock()):
             self._keep(None)
-        return decide(self._clock(), self._use, self._order, self._rules)
+        return decide(self._clock(), self._use, self._order, self._section)
 
     def pause(self, for_seconds: float | None) -> PauseDecision:
         """The owner asks for a pause, for so long or until ``resume``."""
-        return self._ordered(run=False, for_seconds=for_seconds)
+        now_seconds = self._clock()
+        self._keep(Order(False, now_seconds, None if for_seconds is None else now_seconds + for_seconds))
+        return self.now()
 
     def resume(self, for_seconds: float | None) -> PauseDecision:
         """Ends the owner's pause. With ``for_seconds`` the node trains for so long whatever else is against it."""
-        if for_seconds is not None:
-            return self._ordered(run=True, for_seconds=for_seconds)
-        self._keep(None)
+        now_seconds = self._clock()
+        self._keep(None if for_seconds is None else Order(True, now_seconds, now_seconds + for_seconds))
         return self.now()
 
     def look(self, sessions: Collection[int]) -> list[str]:
         """Looks at the machine; takes up to seconds. Returns what of it the system does not tell, once, in words."""
-        told = met(self._reader.read(sessions), self._thresholds)
+        told = met(self._reader.read(sessions), self._section)
         self._use = next_use(self._use, self._clock(), told)
         self._untold -= told.keys()
         self._readings += 1
         return [UNTOLD[kind] for kind in sorted(self._untold)] if self._readings == 2 else []
-
-    def _ordered(self, *, run: bool, for_seconds: float | None) -> PauseDecision:
-        now_seconds = self._clock()
-        until_seconds = None if for_seconds is None else now_seconds + for_seconds
-        self._keep(Order(run, now_seconds, until_seconds))
-        return self.now()
 
     def _keep(self, order: Order | None) -> None:
         self._order, self.failure = order, None

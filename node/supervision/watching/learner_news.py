@@ -8,26 +8,12 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from node import events
 from node.api.answers import damaged_line, dropped_donor_line, engine_line, not_saved_line, out_of_memory_line
-from node.events import (
-    Averaged,
-    CheckpointSaved,
-    CheckpointsDamaged,
-    DonorsShared,
-    EngineChanged,
-    Evaluated,
-    Event,
-    LearnerReady,
-    NotSaved,
-    OutOfMemory,
-    PhaseBegan,
-    RoundDone,
-    Stopped,
-)
 
 UNSAVED_NOTE_SECONDS: Final = 300.0  # between two notes that no checkpoint can be written
 
-Kind = TypeVar("Kind", bound=Event)
+Kind = TypeVar("Kind", bound=events.Event)
 
 
 class LearnerNews:
@@ -37,7 +23,7 @@ class LearnerNews:
         """``clock`` gives seconds from any fixed time, and never goes back."""
         self._clock = clock
         self._newest: dict[type[Any], Any] = {}
-        self.averaged: Averaged | None = None  # the newest one with a partner
+        self.averaged: events.Averaged | None = None  # the newest one with a partner
         self._unsaved_noted_at = -math.inf
 
     def newest(self, kind: type[Kind]) -> Kind | None:
@@ -47,41 +33,41 @@ class LearnerNews:
 
     @property
     def rounds_done(self) -> int:
-        done, ready = self.newest(RoundDone), self.newest(LearnerReady)
+        done, ready = self.newest(events.RoundDone), self.newest(events.LearnerReady)
         return done.round if done is not None else ready.round if ready is not None else 0
 
     @property
     def device(self) -> str | None:
         """Returns torch's name of what the learner computes on; None before it was ready once."""
-        ready = self.newest(LearnerReady)
+        ready = self.newest(events.LearnerReady)
         return ready.device if ready is not None else None
 
     def learner_starts(self) -> None:
-        self._newest.pop(Stopped, None)
+        self._newest.pop(events.Stopped, None)
 
-    def saw(self, event: Event) -> list[str]:
+    def saw(self, event: events.Event) -> list[str]:
         """Takes one event and returns notes for the owner."""
         self._newest[type(event)] = event
         match event:
-            case Averaged(partner=str()):
+            case events.Averaged(partner=str()):
                 self.averaged = event
-            case Evaluated():
-                self._newest.pop(PhaseBegan, None)  # the evaluation that it announced is over
-            case CheckpointsDamaged():
+            case events.Evaluated():
+                self._newest.pop(events.PhaseBegan, None)  # the evaluation that it announced is over
+            case events.CheckpointsDamaged():
                 return [damaged_line(event)]
-            case EngineChanged() if event.losses:
+            case events.EngineChanged() if event.losses:
                 return [engine_line(event)]
-            case DonorsShared(donors=()):
-                del self._newest[DonorsShared]  # the last one has left
-            case DonorsShared():
+            case events.DonorsShared(donors=()):
+                del self._newest[events.DonorsShared]  # the last one has left
+            case events.DonorsShared():
                 return [dropped_donor_line(donor) for donor in event.donors if donor.state == "dropped"]
-            case OutOfMemory():
+            case events.OutOfMemory():
                 return [out_of_memory_line(event)]
-            case NotSaved() if event.ends_in_seconds is not None or self._unsaved_note_is_due():
+            case events.NotSaved() if event.ends_in_seconds is not None or self._unsaved_note_is_due():
                 self._unsaved_noted_at = self._clock()
                 return [not_saved_line(event)]
-            case CheckpointSaved() if NotSaved in self._newest:
-                del self._newest[NotSaved]
+            case events.CheckpointSaved() if events.NotSaved in self._newest:
+                del self._newest[events.NotSaved]
                 self._unsaved_noted_at = -math.inf
                 return [f"Saved again: the checkpoint of round {event.round} is whole, at {event.path}"]
             case _:

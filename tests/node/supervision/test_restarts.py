@@ -7,7 +7,8 @@ import signal
 import pytest
 
 from node.supervision.children import last_words
-from node.supervision.restarts import MAX_DELAY_SECONDS, MAX_SHORT_LIVES, ChildEnd, GiveUp, Restart, decide, describe
+from node.supervision.outcome import RunOutcome
+from node.supervision.restarts import MAX_DELAY_SECONDS, MAX_SHORT_LIVES, ChildEnd, Restart, decide, describe
 from swarm.exit_codes import ExitCode
 
 
@@ -26,7 +27,7 @@ def test_the_first_ends_are_followed_by_starts_that_wait_longer_and_longer() -> 
 
 def test_the_fifth_short_life_in_a_row_ends_the_node_with_the_reason() -> None:
     decision = decide("learner", [end(words=("RuntimeError: no",))] * MAX_SHORT_LIVES)
-    assert isinstance(decision, GiveUp) and decision.exit_code is ExitCode.FAULT
+    assert isinstance(decision, RunOutcome) and decision.exit_code is ExitCode.FAULT
     assert "exit code 1" in decision.because and "RuntimeError: no" in decision.because
 
 
@@ -37,7 +38,7 @@ def test_child_that_the_system_has_no_room_for_is_started_again_for_as_long_as_i
         assert isinstance(decision, Restart) and decision.after_seconds <= MAX_DELAY_SECONDS
     assert describe("learner", no_room) == "learner could not be started: Too many open files"
     assert isinstance(decide("learner", [no_room] * 9 + [end()] * (MAX_SHORT_LIVES - 1)), Restart)
-    assert isinstance(decide("learner", [no_room] * 9 + [end()] * MAX_SHORT_LIVES), GiveUp)
+    assert isinstance(decide("learner", [no_room] * 9 + [end()] * MAX_SHORT_LIVES), RunOutcome)
 
 
 @pytest.mark.parametrize("good", [end(useful=True), end(lived=3600.0)])
@@ -49,7 +50,7 @@ def test_a_life_that_was_of_use_or_long_begins_the_count_anew(good: ChildEnd) ->
 @pytest.mark.parametrize("code", [69, 77, 78])
 def test_a_cause_that_another_start_does_not_mend_ends_the_node_at_once(code: int) -> None:
     decision = decide("swarm", [end(code, words=("port in use",))])
-    assert isinstance(decision, GiveUp) and decision.exit_code == code and "port in use" in decision.because
+    assert isinstance(decision, RunOutcome) and decision.exit_code == code and "port in use" in decision.because
 
 
 def test_the_same_code_after_a_life_of_use_is_followed_by_another_start() -> None:

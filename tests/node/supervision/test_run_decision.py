@@ -5,73 +5,69 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
 from node.configuration import MachineSection, PauseCondition
-from node.configuration.schedule import parse_schedule
-from node.supervision.pausing.decision import Order, PauseDecision, Rules, decide
+from node.supervision.pausing.decision import Order, PauseDecision, decide
 from node.supervision.pausing.machine_use import (
     BEGIN_SECONDS,
     END_SECONDS,
     Condition,
     MachineUse,
     Reading,
-    Thresholds,
     met,
     next_use,
 )
 from node.supervision.pausing.run_control import RunControl
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC).timestamp()
-ALWAYS, NIGHTS = Rules(parse_schedule("")), Rules(parse_schedule("22:00-07:00"))
-THRESHOLDS = Thresholds(load_share=0.25, gpu_share=0.1)
+ALWAYS, NIGHTS = MachineSection(), MachineSection(schedule="22:00-07:00")
 BATTERY = Condition("battery", "the machine runs on battery", NOON - 60, None, holds=True)
-ON_BATTERY = MachineUse(MappingProxyType({"battery": BATTERY}))
+ON_BATTERY: MachineUse = {"battery": BATTERY}
 
 
 def use_after(told: Iterable[tuple[float, str | None]], kind: PauseCondition = "load") -> MachineUse:
     """What is known after readings of one condition, each at a second."""
-    use = MachineUse()
+    use: MachineUse = {}
     for seconds, text in told:
         use = next_use(use, seconds, {kind: text})
     return use
 
 
 def holds(use: MachineUse, kind: PauseCondition = "load") -> bool:
-    return bool(list(use.holding([kind])))
+    return kind in use and use[kind].holds
 
 
 def test_nothing_against_it_and_it_trains() -> None:
-    assert decide(NOON, MachineUse(), None, ALWAYS, UTC) == PauseDecision(True, "", None)
+    assert decide(NOON, {}, None, ALWAYS, UTC) == PauseDecision(True, "", None)
 
 
 def test_a_pause_holds_until_it_is_ended() -> None:
-    decision = decide(NOON, MachineUse(), Order(False, NOON - 5), ALWAYS, UTC)
+    decision = decide(NOON, {}, Order(False, NOON - 5), ALWAYS, UTC)
     assert decision == PauseDecision(False, "asked by its owner", None, "owner")
 
 
 def test_a_pause_for_a_time_ends_by_itself() -> None:
     order = Order(False, NOON, NOON + 7200)
-    assert decide(NOON + 7199, MachineUse(), order, ALWAYS, UTC) == PauseDecision(
+    assert decide(NOON + 7199, {}, order, ALWAYS, UTC) == PauseDecision(
         False, "asked by its owner", NOON + 7200, "owner"
     )
-    assert decide(NOON + 7200, MachineUse(), order, ALWAYS, UTC).run
+    assert decide(NOON + 7200, {}, order, ALWAYS, UTC).run
 
 
 def test_outside_its_schedule_it_rests_until_that_begins() -> None:
-    decision = decide(NOON, MachineUse(), None, NIGHTS, UTC)
+    decision = decide(NOON, {}, None, NIGHTS, UTC)
     assert decision == PauseDecision(False, "outside its schedule, 22:00-07:00", NOON + 10 * 3600, "schedule")
 
 
 def test_within_its_schedule_it_trains_until_that_ends() -> None:
-    decision = decide(NOON + 12 * 3600, MachineUse(), None, NIGHTS, UTC)
+    decision = decide(NOON + 12 * 3600, {}, None, NIGHTS, UTC)
     assert decision == PauseDecision(True, "within its schedule, 22:00-07:00", NOON + 19 * 3600, "schedule")
 
 
 def test_asked_to_train_for_a_time_it_does_so_outside_its_schedule_and_on_battery() -> None:
-    rules = Rules(NIGHTS.schedule, ["battery"])
+    rules = MachineSection(schedule=NIGHTS.schedule, pause_when=("battery",))
     order = Order(True, NOON, NOON + 1800)
     assert decide(NOON, ON_BATTERY, order, rules, UTC) == PauseDecision(
         True, "asked by its owner to train now", NOON + 1800, "owner"
@@ -81,12 +77,12 @@ def test_asked_to_train_for_a_time_it_does_so_outside_its_schedule_and_on_batter
 
 def test_a_use_of_the_machine_counts_only_where_it_was_configured() -> None:
     assert decide(NOON, ON_BATTERY, None, ALWAYS, UTC).run
-    on_battery = decide(NOON, ON_BATTERY, None, Rules(ALWAYS.schedule, ["battery"]), UTC)
+    on_battery = decide(NOON, ON_BATTERY, None, MachineSection(pause_when=("battery",)), UTC)
     assert on_battery == PauseDecision(False, "the machine runs on battery", None, "battery")
 
 
 def test_the_owner_comes_before_the_schedule_and_the_schedule_before_the_machine() -> None:
-    rules = Rules(NIGHTS.schedule, ["battery"])
+    rules = MachineSection(schedule=NIGHTS.schedule, pause_when=("battery",))
     assert decide(NOON, ON_BATTERY, Order(False, NOON), rules, UTC).because == "asked by its owner"
     assert "schedule" in decide(NOON, ON_BATTERY, None, rules, UTC).because
 
@@ -112,7 +108,7 @@ def test_after_a_load_it_rests_until_the_machine_has_been_quiet_for_long_enough(
 
 def test_it_says_when_it_will_train_again_if_the_machine_stays_quiet() -> None:
     use = use_after([(NOON, "busy"), (NOON + 100, "busy"), (NOON + 110, None)])
-    decision = decide(NOON + 120, use, None, Rules(ALWAYS.schedule, ["load"]), UTC)
+    decision = decide(NOON + 120, use, None, MachineSection(pause_when=("load",)), UTC)
     assert decision == PauseDecision(False, "busy", NOON + 110 + END_SECONDS["load"], "load")
 
 
@@ -122,7 +118,7 @@ def test_battery_pauses_at_once() -> None:
 
 def test_what_the_system_does_not_tell_changes_nothing() -> None:
     before = use_after([(0.0, "busy"), (100.0, "busy")])
-    assert next_use(before, 5000.0, met(Reading(), THRESHOLDS)) == before
+    assert next_use(before, 5000.0, met(Reading(), ALWAYS)) == before
 
 
 def test_a_clock_that_was_set_back_does_not_keep_it_resting_for_hours() -> None:
@@ -133,14 +129,14 @@ def test_a_clock_that_was_set_back_does_not_keep_it_resting_for_hours() -> None:
 
 
 def test_readings_are_told_in_words() -> None:
-    told = met(Reading(0.62, 0.93, "game", True, True), THRESHOLDS)
+    told = met(Reading(0.62, 0.93, "game", True, True), ALWAYS)
     assert told == {
         "load": "other programs use 62% of the processor",
         "gpu": "another program (game) uses 93% of the GPU",
         "battery": "the machine runs on battery",
         "metered": "the network connection is metered",
     }
-    assert met(Reading(0.2, 0.05, "", False, False), THRESHOLDS) == dict.fromkeys(told)
+    assert met(Reading(0.2, 0.05, "", False, False), ALWAYS) == dict.fromkeys(told)
 
 
 class Clock:
