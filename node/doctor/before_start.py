@@ -16,7 +16,8 @@ from node.doctor import network, network_facts
 from node.doctor.addresses import DEFAULT_PORT, EVERYWHERE, judge_listen, judge_peer
 from node.doctor.configured_model import judge_model, judge_same_run
 from node.doctor.findings import Finding, Severity, error
-from node.doctor.room import judge_room, room_facts
+from node.doctor.machine import judge_room
+from node.doctor.machine_facts import disk_facts, nearest_existing
 from node.doctor.task_check import TaskFault, faults_of
 from node.home import Home, is_locked, socket_path_fault
 from node.printable import printable
@@ -63,8 +64,8 @@ def check_start(
     resolved = resolve(home.path, environment, flags, options)
     findings = [*configuration_findings(home, resolved, environment)]
     if not any(each.check == "home" for each in findings):
-        running = is_locked(home)
-        findings += [*_ports(home, resolved.config, running=running), *_room(home, resolved.config)]
+        findings += [] if is_locked(home) else _ports(home, resolved.config)
+        findings += _wrong(judge_room(disk_facts(home, resolved.config)))
     return StartCheck(resolved, tuple(findings))
 
 
@@ -129,7 +130,7 @@ def _home(home: Home) -> Iterator[Finding]:
     too_long = socket_path_fault(home)
     if too_long is not None:
         yield error("home", too_long, "choose a shorter directory with --home or STARLING_HOME")
-    existing = next(path for path in (home.path, *home.path.parents) if path.exists())
+    existing = nearest_existing(home.path)
     if not existing.is_dir():
         yield error("home", f"{existing} is a file, not a directory", "choose another directory with --home")
     elif not os.access(existing, os.W_OK | os.X_OK):
@@ -182,9 +183,7 @@ def _task_remedy(fault: TaskFault) -> str:
             )
 
 
-def _ports(home: Home, config: Config, *, running: bool) -> Iterator[Finding]:
-    if running:
-        return
+def _ports(home: Home, config: Config) -> Iterator[Finding]:
     yield from _listening(config)
     yield from _wrong(network.judge_api(network_facts.api_facts(config.api.ports, home.api_token, running=False)))
 
@@ -192,10 +191,6 @@ def _ports(home: Home, config: Config, *, running: bool) -> Iterator[Finding]:
 def _listening(config: Config) -> Iterator[Finding]:
     if judge_listen(config.swarm.listen, ()) is None:
         yield from _wrong(network.judge_listening(network_facts.listen_facts(config.swarm.listen, None)))
-
-
-def _room(home: Home, config: Config) -> Iterator[Finding]:
-    yield from _wrong(judge_room(room_facts(home, config)))
 
 
 def _wrong(finding: Finding) -> Iterator[Finding]:

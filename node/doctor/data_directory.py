@@ -1,4 +1,4 @@
-"""Facts and judgements of the data directory: its key, its checkpoints, and the node that may run in it."""
+"""Facts and judgements of the data directory: its key, its checkpoints, the node that may run in it and its engine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.api.answers import engine_line
 from node.api.types import NodeState, NodeStatus
 from node.checkpoints.checkpoint_files import read_whole, rounds, set_aside_folders
+from node.configuration import Config
 from node.doctor.findings import Finding, error, ok, warning
+from node.engines.backend_choice import EngineFacts, choose_backend
 from node.home import Home
 from node.printable import one_line, printable
 from protocol.errors import IdentityError, StorageError
@@ -18,16 +21,6 @@ from protocol.identity import NodeKey
 SET_ASIDE_NAMED = 2
 OTHER_USERS = stat.S_IRWXG | stat.S_IRWXO
 OTHER_USERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
-
-@dataclass(frozen=True, slots=True)
-class KeyFacts:
-    path: Path
-    mode: int | None  # permission bits; None: there is no key
-    peer: str | None  # None: there is no key, or the file is not one
-    failure: str | None  # why the file is not a key, with the remedy
-    used_before: bool  # whether a node has run in this directory
-    directory_mode: int | None  # None: there is no directory yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +37,6 @@ class RunningFacts:
     failure: str | None
 
 
-def key_facts(home: Home) -> KeyFacts:
-    directory = stat.S_IMODE(home.path.stat().st_mode) if home.path.exists() else None
-    used = home.metrics.exists()
-    if not home.key.exists():
-        return KeyFacts(home.key, None, None, None, used, directory)
-    mode = stat.S_IMODE(home.key.stat().st_mode)
-    try:
-        return KeyFacts(home.key, mode, NodeKey.load(home.key).peer_id, None, used, directory)
-    except IdentityError as failure:
-        return KeyFacts(home.key, mode, None, str(failure), used, directory)
-
-
 def checkpoint_facts(home: Home) -> CheckpointFacts:
     """Reads every checkpoint completely. A checkpoint that a running node deletes meanwhile is skipped."""
     whole, damaged = [], []
@@ -70,30 +51,25 @@ def checkpoint_facts(home: Home) -> CheckpointFacts:
     return CheckpointFacts(tuple(whole), tuple(damaged), tuple(set_aside_folders(home.checkpoints)))
 
 
-def judge_key(facts: KeyFacts) -> Finding:
-    if facts.directory_mode is not None and facts.directory_mode & OTHER_USERS_WRITE:
-        return error(
-            "key",
-            f"other users can write into {facts.path.parent} (mode {facts.directory_mode:03o})",
-            f"chmod 700 {facts.path.parent}",
-        )
-    if facts.mode is None and facts.used_before:
-        return warning(
-            "key",
-            f"{facts.path} is missing: the next start makes a new identity",
-            "restore the former key from a backup, if you have one",
-        )
-    if facts.mode is None:
-        return ok("key", f"the first start makes {facts.path}")
-    if facts.mode & OTHER_USERS:
-        return error("key", f"other users can read {facts.path} (mode {facts.mode:03o})", f"chmod 600 {facts.path}")
-    if facts.peer is None:
-        return error(
-            "key",
-            printable(facts.failure or "unreadable", 400),
-            "restore it from a backup, or move it away to start with a new identity",
-        )
-    return ok("key", f"{facts.peer}, mode {facts.mode:03o}")
+def judge_key(home: Home) -> Finding:
+    """Judges the key file, and who may write into the directory that holds it."""
+    directory_mode = stat.S_IMODE(home.path.stat().st_mode) if home.path.exists() else 0
+    if directory_mode & OTHER_USERS_WRITE:
+        where = f"{home.path} (mode {directory_mode:03o})"
+        return error("key", f"other users can write into {where}", f"chmod 700 {home.path}")
+    if not home.key.exists():
+        if not home.metrics.exists():
+            return ok("key", f"the first start makes {home.key}")
+        message = f"{home.key} is missing: the next start makes a new identity"
+        return warning("key", message, "restore the former key from a backup, if you have one")
+    mode = stat.S_IMODE(home.key.stat().st_mode)
+    if mode & OTHER_USERS:
+        return error("key", f"other users can read {home.key} (mode {mode:03o})", f"chmod 600 {home.key}")
+    try:
+        return ok("key", f"{NodeKey.load(home.key).peer_id}, mode {mode:03o}")
+    except IdentityError as failure:
+        remedy = "restore it from a backup, or move it away to start with a new identity"
+        return error("key", printable(str(failure), 400), remedy)
 
 
 def judge_checkpoints(facts: CheckpointFacts) -> Finding:
@@ -139,6 +115,20 @@ def judge_running(facts: RunningFacts) -> Finding:
     if ends:
         return warning("node", f"{status.state}; a process ended before: {_ends_text(ends)}", f"see {status.home}/logs")
     return ok("node", f"{status.state} as {printable(status.name)}")
+
+
+def judge_engine(config: Config, running: RunningFacts, facts: EngineFacts) -> Finding:
+    """Returns which engine a start would use; where a node runs, which one it uses."""
+    changed = running.status.engine if running.status is not None else None
+    if changed is None:
+        choice = choose_backend(config.engine, facts)
+        if choice.backend == choice.wanted:
+            return ok("engine", f"a start uses {choice.because}")
+        remedy = "starling engine install vllm, or set engine.backend to torch or process"
+        return warning("engine", f"a start uses the embedded engine: {choice.because}", remedy)
+    if changed.is_as_configured:
+        return ok("engine", engine_line(changed))
+    return warning("engine", engine_line(changed), "look into HOME/logs/learner.log, and start the node again")
 
 
 def _ends_text(ends: Sequence[str]) -> str:

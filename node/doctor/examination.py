@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from platform import python_version
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -16,10 +16,8 @@ from node.configuration import DEFAULT_STORE_BYTES, Config, ResolvedConfig, chos
 from node.doctor import data_directory, machine, machine_facts, network, network_facts
 from node.doctor.addresses import judge_listen
 from node.doctor.before_start import configuration_findings
-from node.doctor.data_directory import RunningFacts
-from node.doctor.engine import judge_engine
+from node.doctor.data_directory import RunningFacts, judge_engine
 from node.doctor.findings import Finding, Report, error, ok, report_of
-from node.doctor.room import first_checkpoint_bytes
 from node.doctor.settings_in_use import differing_keys, running_settings, some_of
 from node.engines.backend_choice import EngineFacts
 from node.engines.vllm_backend.environment import Installed, environment_at
@@ -35,6 +33,7 @@ from node.supervision.reporting import METRICS_BYTES
 from node.supervision.supervisor import LOG_BYTES
 from node.tasks.registry import load_tasks
 from protocol.errors import ConfigurationError, TransportError
+from swarm.blobs.room import store_disk_bytes
 from swarm.donors.donor_list import may_have_donors
 from swarm.hosts.network_interfaces import machine_ips
 
@@ -57,10 +56,8 @@ def examine(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]
     fit = _fit(home, config, torch.probe, vllm, wrong)
     findings = [*_configured(home, resolved, used, wrong), *_computing(torch, running, fit)]
     on_card = torch.probe is not None and torch.probe.device == "cuda"
-    four_bit = config.policy.four_bit is True
-    in_shards = config.learner.devices > 1
-    facts = EngineFacts(vllm, on_card, four_bit, in_shards)
-    findings.append(judge_engine(config, running, facts))
+    engine = EngineFacts(vllm, on_card, config.policy.four_bit is True, in_shards=config.learner.devices > 1)
+    findings.append(judge_engine(config, running, engine))
     findings += [*_network(home, config, running, peers), *_data(home, config, running, fit)]
     findings.append(machine.judge_clock(_clock(home, began, running, peers)))
     return report_of(tuple(findings))
@@ -93,14 +90,13 @@ def _ask(home: Home) -> tuple[RunningFacts, tuple[PeerView, ...]]:
 
 
 def _computing(torch: machine_facts.TorchFacts, running: RunningFacts, fit: FitReport | str) -> Iterator[Finding]:
-    version = machine_facts.python_version()
     try:
         wanted = machine_facts.requirements(PACKAGE)
     except metadata.PackageNotFoundError:
         yield error("packages", "starling is not installed in this Python", "run ./scripts/start.sh")
     else:
         names = [canonicalize_name(Requirement(text).name) for text in wanted.packages]
-        yield machine.judge_python(version, wanted.python)
+        yield machine.judge_python(python_version(), wanted.python)
         yield machine.judge_packages(wanted.packages, {name: machine_facts.installed_version(name) for name in names})
     yield machine.judge_torch(torch)
     yield machine.judge_memory(machine_facts.memory_facts(), running.locked, fit)
@@ -153,22 +149,16 @@ def _network(home: Home, config: Config, running: RunningFacts, peers: tuple[Pee
 
 
 def _data(home: Home, config: Config, running: RunningFacts, fit: FitReport | str) -> Iterator[Finding]:
-    checkpoints = data_directory.checkpoint_facts(home)
-    newest = checkpoints.whole[-1] if checkpoints.whole else None
     yield machine.judge_disk(
-        _disk_facts(home, config, newest),
+        machine_facts.disk_facts(home, config),
+        blob_bytes=store_disk_bytes(home.path / "blobs"),
         store_bytes=_store_bytes(config, fit),
         checkpoints_kept=config.checkpoint.keep,
         log_bytes=LOGS_BYTES,
     )
-    yield data_directory.judge_key(data_directory.key_facts(home))
-    yield data_directory.judge_checkpoints(checkpoints)
+    yield data_directory.judge_key(home)
+    yield data_directory.judge_checkpoints(data_directory.checkpoint_facts(home))
     yield data_directory.judge_running(running)
-
-
-def _disk_facts(home: Home, config: Config, newest: Path | None) -> machine_facts.DiskFacts:
-    facts = machine_facts.disk_facts(home.path, newest)
-    return facts if newest is not None else replace(facts, checkpoint_bytes=first_checkpoint_bytes(config) or 0)
 
 
 def _store_bytes(config: Config, fit: FitReport | str) -> int:

@@ -103,14 +103,29 @@ def judge_memory(facts: MemoryFacts, running: bool, fit: FitReport | str) -> Fin
     return warning("memory", message, f"{remedy}, or lower learner.batch_tokens and engine.rows")
 
 
-def judge_disk(facts: DiskFacts, *, store_bytes: int, checkpoints_kept: int, log_bytes: int) -> Finding:
-    """Compares the free space with what the node may come to need: its store's limit, its checkpoints and one that is
-    being written, its logs."""
+def judge_room(facts: DiskFacts) -> Finding:
+    """Compares the free space with the next checkpoint alone."""
+    if facts.free_bytes >= facts.checkpoint_bytes:
+        return ok("disk", f"{size(facts.free_bytes)} free at {facts.path}")
+    about = "about " if facts.is_estimate else ""
+    return warning(
+        "disk",
+        f"{size(facts.free_bytes)} free at {facts.path}, and the next checkpoint needs {about}"
+        f"{size(facts.checkpoint_bytes)}: what this run learns cannot be kept",
+        "free some space there; the node tries again until there is room. Or choose another directory with --home",
+    )
+
+
+def judge_disk(
+    facts: DiskFacts, *, blob_bytes: int, store_bytes: int, checkpoints_kept: int, log_bytes: int
+) -> Finding:
+    """Compares the free space with what the node may come to need: its store's limit, of which ``blob_bytes`` are
+    taken already, its checkpoints and one that is being written, its logs."""
     if not facts.writable:
         return error(
             "disk", f"{facts.path} cannot be written", "make the directory yours (chown), or choose another with --home"
         )
-    need_bytes = max(0, store_bytes - facts.blob_bytes) + (checkpoints_kept + 1) * facts.checkpoint_bytes + log_bytes
+    need_bytes = max(0, store_bytes - blob_bytes) + (checkpoints_kept + 1) * facts.checkpoint_bytes + log_bytes
     next_one = f"the next checkpoint needs {size(facts.checkpoint_bytes)}, " if facts.checkpoint_bytes else ""
     message = f"{size(facts.free_bytes)} free at {facts.path}; {next_one}the node may need {size(need_bytes)} more"
     if facts.free_bytes < max(MIN_DISK_BYTES, 2 * facts.checkpoint_bytes):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import time
 import tomllib
@@ -14,15 +13,24 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from node.checkpoints.checkpoint_files import rounds
+from node.configuration import Config
+from node.configuration.published import is_hub_id
 from node.fit.host_memory import PROC, control_group_room, machine_bytes
+from node.fit.model_sizes import known_sizes
+from node.home import Home
 from node.policy.device_probe_result import TorchProbe
+from node.policy.model_files import model_folder
 from node.policy.torch_process import NoAnswer, ask_torch
+from protocol.errors import ConfigurationError
 from swarm.blobs.disk_bytes import disk_bytes_below
-from swarm.blobs.room import store_disk_bytes
 
 DISTRIBUTION = "starling-swarm"
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
 CLOCK_READINGS = 1000
+BYTES_A_WEIGHT = 12  # of a first checkpoint: a float32 and AdamW's two moments
+USUAL_RANK = 16  # of an adapter, where every weight would not fit
+MEMORY_SHARE = 0.5  # that weights and moments may take before an adapter is trained instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +60,8 @@ class DiskFacts:
     path: Path
     free_bytes: int
     writable: bool
-    blob_bytes: int  # that the blobs stored already take on the disk
     checkpoint_bytes: int  # of the newest checkpoint, or the estimate of the first one; 0: neither is known
+    is_estimate: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +78,6 @@ class ClockFacts:
     newest_file_seconds: float | None  # newest modification time in the data directory
     peer_offsets_seconds: tuple[float, ...]  # connected peers' clocks minus ours
     refused_for_clock: int  # announcements that the running node refused for their time
-
-
-def python_version() -> str:
-    return platform.python_version()
 
 
 def requirements(package: Path) -> Requirements:
@@ -121,16 +125,38 @@ def available_memory_bytes(meminfo: str) -> int | None:
     return None
 
 
-def disk_facts(home: Path, newest_checkpoint: Path | None) -> DiskFacts:
+def nearest_existing(path: Path) -> Path:
+    """Returns the path, or the nearest folder above it that exists."""
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def disk_facts(home: Home, config: Config) -> DiskFacts:
     """Returns the facts of the file system on which ``home`` is or would be made."""
-    existing = next(path for path in (home, *home.parents) if path.exists())
+    existing, newest = nearest_existing(home.path), next(reversed(rounds(home.checkpoints)), None)
     return DiskFacts(
-        home,
+        home.path,
         shutil.disk_usage(existing).free,
         os.access(existing, os.W_OK | os.X_OK),
-        store_disk_bytes(home / "blobs"),
-        disk_bytes_below(newest_checkpoint) if newest_checkpoint else 0,
+        disk_bytes_below(newest) if newest is not None else first_checkpoint_bytes(config) or 0,
+        newest is None,
     )
+
+
+def first_checkpoint_bytes(config: Config) -> int | None:
+    """Returns about how many bytes a run's first checkpoint takes; None where counting needs torch or the network."""
+    name = config.policy.model
+    if is_hub_id(name) and not Path(name).is_dir():
+        return None
+    try:
+        sizes = known_sizes(model_folder(name))
+    except (ConfigurationError, OSError):
+        return None
+    if sizes is None:
+        return None
+    rank = config.policy.adapter_rank
+    if rank == "auto":
+        rank = USUAL_RANK if BYTES_A_WEIGHT * sizes.parameters > MEMORY_SHARE * machine_bytes() else 0
+    return BYTES_A_WEIGHT * (sizes.adapter_parameters(rank) if rank else sizes.parameters)
 
 
 def clock_reading() -> ClockReading:

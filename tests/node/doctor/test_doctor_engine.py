@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from node.api.answers import engine_line, escaped_event
 from node.configuration import Config, EngineSection
-from node.doctor.data_directory import RunningFacts
-from node.doctor.engine import judge_engine
+from node.doctor.data_directory import RunningFacts, judge_engine
 from node.doctor.findings import Severity
 from node.engines.backend_choice import EngineFacts
 from node.events import EngineChanged, decode_event, encode_event

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 import node
 from node.api.types import ChildStatus, NodeState, NodeStatus
 from node.checkpoints.checkpoint_files import sha256_of
+from node.configuration import Config, PolicySection
 from node.doctor import data_directory
-from node.doctor.data_directory import CheckpointFacts, KeyFacts, RunningFacts, checkpoint_facts, key_facts
+from node.doctor.data_directory import CheckpointFacts, RunningFacts, checkpoint_facts
 from node.doctor.findings import Finding, Severity, error, ok, report_of, warning
 from node.doctor.machine import judge_clock, judge_disk, judge_memory, judge_packages, judge_python, judge_torch
 from node.doctor.machine_facts import (
@@ -43,6 +44,7 @@ from protocol.blob_id import blob_id, chunk_hashes
 from protocol.identity import NodeKey
 from protocol.limits import CHUNK_BYTES
 from swarm.blobs.disk_bytes import disk_bytes_of
+from swarm.blobs.room import store_disk_bytes
 from swarm.blobs.store import ContentStore
 from tests.node.doctor.judged import with_remedy
 from tests.node.fit.shapes import ROUND, config, cpu
@@ -159,8 +161,8 @@ def test_available_memory_is_read_in_bytes_where_the_system_reports_it() -> None
 
 
 def disk(free: int, *, writable: bool = True, blobs: int = 0, checkpoint: int = 0) -> Finding:
-    facts = DiskFacts(Path("/data"), free, writable, blobs, checkpoint)
-    return judge_disk(facts, store_bytes=2 * 10**9, checkpoints_kept=2, log_bytes=10**8)
+    facts = DiskFacts(Path("/data"), free, writable, checkpoint, is_estimate=False)
+    return judge_disk(facts, blob_bytes=blobs, store_bytes=2 * 10**9, checkpoints_kept=2, log_bytes=10**8)
 
 
 def test_disk_space_is_held_against_store_checkpoints_and_logs() -> None:
@@ -174,11 +176,18 @@ def test_disk_space_is_held_against_store_checkpoints_and_logs() -> None:
 
 
 def test_disk_facts_are_of_the_nearest_directory_that_exists(tmp_path: Path) -> None:
-    facts = disk_facts(tmp_path / "not" / "yet", None)
-    assert facts.free_bytes > 0 and facts.writable and (facts.blob_bytes, facts.checkpoint_bytes) == (0, 0)
+    facts = disk_facts(Home(tmp_path / "not" / "yet"), Config(policy=PolicySection(model="owner/name")))
+    assert facts.free_bytes > 0 and facts.writable and facts.checkpoint_bytes == 0 and facts.is_estimate
 
 
-def test_disk_facts_count_what_the_store_takes_on_the_disk(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_says_what_the_next_one_takes(tmp_path: Path) -> None:
+    for number in (4000, 9000):
+        checkpoint(tmp_path / "checkpoints", number)
+    facts = disk_facts(Home(tmp_path), Config())
+    assert facts.checkpoint_bytes >= 9000 and not facts.is_estimate
+
+
+def test_what_the_store_takes_is_counted_as_it_lies_on_the_disk(tmp_path: Path) -> None:
     store = ContentStore(tmp_path / "blobs")
     store.put(random.Random(1).randbytes(100))  # packed
     store.put(random.Random(2).randbytes(300_000))  # a file
@@ -186,14 +195,14 @@ def test_disk_facts_count_what_the_store_takes_on_the_disk(tmp_path: Path) -> No
     chunks = [content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES)]
     fetch = store.resume(blob_id(content), len(content), chunk_hashes(content))
     assert fetch is not None and store.write_chunk(fetch, 7, chunks[7])  # the file's first seven eighths are a hole
-    facts = disk_facts(tmp_path, None)
-    assert facts.blob_bytes == pytest.approx(store.total_bytes(), abs=8192)
+    taken = store_disk_bytes(tmp_path / "blobs")
+    assert taken == pytest.approx(store.total_bytes(), abs=8192)
 
     small = [tmp_path / "blobs.flat" / f"{number:064x}" for number in range(10)]  # as an older version left them
     small[0].parent.mkdir()
     for path in small:
         path.write_bytes(b"x")
-    assert disk_facts(tmp_path, None).blob_bytes == facts.blob_bytes + sum(map(disk_bytes_of, small))
+    assert store_disk_bytes(tmp_path / "blobs") == taken + sum(map(disk_bytes_of, small))
     store.close()
 
 
@@ -239,32 +248,32 @@ def test_the_clock_is_judged_as_a_running_node_judges_it(offsets: list[float], r
 def test_a_key_that_others_can_read_is_an_error_with_the_command_that_mends_it(tmp_path: Path) -> None:
     home = Home(tmp_path)
     tmp_path.chmod(0o700)
-    with_remedy(data_directory.judge_key(key_facts(home)), OK, str(home.key))
+    with_remedy(data_directory.judge_key(home), OK, str(home.key))
     key = NodeKey.load_or_create(home.key)
-    with_remedy(data_directory.judge_key(key_facts(home)), OK, key.peer_id, "600")
+    with_remedy(data_directory.judge_key(home), OK, key.peer_id, "600")
     home.key.chmod(0o640)
-    with_remedy(data_directory.judge_key(key_facts(home)), ERROR, "640", f"chmod 600 {home.key}")
+    with_remedy(data_directory.judge_key(home), ERROR, "640", f"chmod 600 {home.key}")
 
 
 def test_a_missing_key_is_a_warning_and_a_file_that_is_not_a_key_an_error(tmp_path: Path) -> None:
     home = Home(tmp_path)
     tmp_path.chmod(0o700)
     home.metrics.touch()
-    with_remedy(data_directory.judge_key(key_facts(home)), WARNING, str(home.key))
+    with_remedy(data_directory.judge_key(home), WARNING, str(home.key))
     home.key.write_text("nothing")
     home.key.chmod(0o600)
-    with_remedy(data_directory.judge_key(key_facts(home)), ERROR, str(home.key), "PKCS #8")
+    with_remedy(data_directory.judge_key(home), ERROR, str(home.key), "PKCS #8")
 
 
-def test_a_data_directory_that_others_may_write_into_is_an_error() -> None:
-    facts = KeyFacts(Path("/data/identity.key"), 0o600, "12D3KooWx", None, True, 0o770)
-    with_remedy(data_directory.judge_key(facts), ERROR, "770", "chmod 700 /data")
+def test_a_data_directory_that_others_may_write_into_is_an_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o770)
+    with_remedy(data_directory.judge_key(Home(tmp_path)), ERROR, "770", f"chmod 700 {tmp_path}")
 
 
 def checkpoint(folder: Path, number: int) -> Path:
     path = folder / f"round-{number:06d}"
     path.mkdir(parents=True)
-    (path / "tensors.safetensors").write_bytes(bytes(range(number)))
+    (path / "tensors.safetensors").write_bytes(bytes(number % 256 for number in range(number)))
     (path / "config.json").write_text("{}")
     digest = sha256_of(path / "tensors.safetensors")
     (path / "state.json").write_text(json.dumps({"format": 1, "tensors_sha256": digest}))
