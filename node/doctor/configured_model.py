@@ -19,6 +19,7 @@ from protocol.errors import ConfigurationError
 SIBLINGS_LOOKED_AT: Final = 200
 NEAR: Final = 0.6  # difflib's ratio of a typo
 CHECK: Final = "policy.model"
+ANY_MODEL: Final = "write builtin:wren, a folder with config.json and safetensors, or a hub id"
 FAMILY_FILES: Final = ("config.json", "tokenizer.json")  # equal in two folders of one model
 _TRUE: Final = frozenset({"1", "on", "yes", "true"})
 
@@ -57,7 +58,7 @@ def judge_same_run(
             CHECK,
             f"{home} holds a run of {printable(before)} ({run.path.name}), and {printable(written)} asks for "
             f"{printable(now)}",
-            f"to continue {printable(before)}, leave the model out: starling up{_home_flag(home)}. "
+            f"to continue {printable(before)}, leave the model out: starling up --home {home}. "
             f"To begin with {printable(now)}, use another directory: "
             f"starling up --home {home}-{_short(now)} --model {printable(now)}",
         )
@@ -130,27 +131,23 @@ def _judge_folder(folder: Path) -> Finding | None:
 def _judge_hub(name: str, environment: Mapping[str, str]) -> Finding | None:
     if environment.get("HF_HUB_OFFLINE", "").lower() not in _TRUE:
         return None
-    cached = cached_hub_ids(environment)
     folder = _hub_cache(environment) / f"models--{name.replace('/', '--')}"
     if any(folder.glob("snapshots/*/config.json")):
         return None
-    found = _unknown(
+    return _unknown(
         name,
         f"{printable(name)} is no folder here, and not in the hub's cache, which alone is used: HF_HUB_OFFLINE is set",
-        [*cached, *sibling_models(Path(name).expanduser())],
-    )
-    return (
-        found
-        if found.remedy and "did you mean" in found.remedy
-        else error(CHECK, found.message, "name a local folder or builtin:wren, or unset HF_HUB_OFFLINE to fetch it")
+        [*cached_hub_ids(environment), *sibling_models(Path(name).expanduser())],
+        "name a local folder or builtin:wren, or unset HF_HUB_OFFLINE to fetch it",
     )
 
 
-def _unknown(name: str, message: str, known: Sequence[str]) -> Finding:
+def _unknown(name: str, message: str, known: Sequence[str], otherwise: str = ANY_MODEL) -> Finding:
+    """``otherwise``: the remedy where no known name is near."""
     folded = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=NEAR)
     if not near:
-        return error(CHECK, message, "write builtin:wren, a folder with config.json and safetensors, or a hub id")
+        return error(CHECK, message, otherwise)
     meant = folded[near[0]]
     meant = f"{BUILTIN_PREFIX}{meant}" if f"{BUILTIN_PREFIX}{meant}" in builtin_names() else meant
     return error(CHECK, message, f"did you mean {printable(meant)}?")
@@ -170,10 +167,6 @@ def _content(folder: Path, name: str) -> bytes | None:
 
 def _short(model: str) -> str:
     return "".join(c for c in model.rstrip("/").replace(":", "/").rpartition("/")[2] if c.isalnum() or c in "-_.")
-
-
-def _home_flag(home: Path) -> str:
-    return f" --home {home}"
 
 
 def _toml(value: Any) -> str:
