@@ -1,11 +1,8 @@
-"""The distance of replicas: the mean of ‖θ_i − θ_j‖ / ‖θ_i‖ over all ordered pairs of newest checkpoints.
-
-Reads safetensors without torch: the length of the header as u64, the header as JSON, the bytes of the tensors.
-"""
+"""The distance of replicas: the mean of ‖θ_i − θ_j‖ / ‖θ_i‖ over all ordered pairs of newest checkpoints, without
+torch."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
@@ -18,6 +15,7 @@ from numpy.typing import NDArray
 from node.checkpoints.checkpoint_files import TENSORS, rounds
 from node.demo.member import DemoError
 from node.home import Home
+from node.policy.safetensors_header import read_header
 from protocol.weights.dense_weights import widened
 
 Weights = Mapping[str, NDArray[np.floating[Any]]]
@@ -47,9 +45,5 @@ def _newest_weights(home: Path) -> Weights:
     if not checkpoints:
         raise DemoError(f"the node in {home} left no checkpoint")
     path = checkpoints[-1] / TENSORS
-    with path.open("rb") as file:
-        header_bytes = int.from_bytes(file.read(8), "little")
-        header: dict[str, Any] = json.loads(file.read(header_bytes))
-    raw = np.fromfile(path, np.uint8, offset=8 + header_bytes)
-    wanted = {name: entry for name, entry in header.items() if name.startswith(_PREFIX)}
-    return {name: _READERS[entry["dtype"]](raw[slice(*entry["data_offsets"])]) for name, entry in wanted.items()}
+    raw, wanted = np.fromfile(path, np.uint8), read_header(path).items()
+    return {name: _READERS[at.dtype](raw[at.begin : at.end]) for name, at in wanted if name.startswith(_PREFIX)}

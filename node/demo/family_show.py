@@ -10,7 +10,7 @@ from rich.text import Text
 
 from node.demo.family import FamilyReport, NodeResult, mean_reward
 from node.demo.plan import lost_tasks
-from node.demo.show import console_of_tables, lost_words
+from node.demo.show import console_of_tables, lost_words, table_of
 from node.evaluation.evaluation_result import Evaluation
 from node.quantities import size
 
@@ -24,10 +24,8 @@ def show_family(report: FamilyReport) -> None:
 
 def tasks_table(report: FamilyReport) -> Table:
     """Returns a row for every task: before, and the mean over nodes after learning alone and together."""
-    table = Table(title=f"{report.model}: mean reward, sampled at temperature 1, over the nodes", title_justify="left")
-    table.add_column("task")
-    for column in ("before", "alone", "together"):
-        table.add_column(column, justify="right")
+    title = f"{report.model}: mean reward, sampled at temperature 1, over the nodes"
+    table = table_of(title, "task", "before", "alone", "together")
 
     def over_nodes(task: str, after: Callable[[NodeResult], Evaluation]) -> str:
         return f"{fmean(after(node).sampled[task] for node in report.nodes):.3f}"
@@ -43,10 +41,7 @@ def tasks_table(report: FamilyReport) -> Table:
 
 def moments_table(report: FamilyReport) -> Table:
     """Returns reward and distance of the weights over time, while the nodes learn together."""
-    table = Table(title="While learning together", title_justify="left")
-    table.add_column("seconds")
-    for column in ("reward", "outer steps", "replicas apart"):
-        table.add_column(column, justify="right")
+    table = table_of("While learning together", "seconds", "reward", "outer steps", "replicas apart")
     for moment in report.moments:
         reward = "-" if moment.reward is None else f"{moment.reward:.3f}"
         apart = "-" if moment.distance is None else f"{moment.distance:.2%}"
@@ -57,10 +52,8 @@ def moments_table(report: FamilyReport) -> Table:
 
 def nodes_table(report: FamilyReport) -> Table:
     """Returns a row for each node."""
-    table = Table(title="The nodes", title_justify="left")
-    table.add_column("node")
-    for column in ("alone", "together", "tokens generated", "foreign groups", "outer steps", "weights received"):
-        table.add_column(column, justify="right")
+    counts = ("tokens generated", "foreign groups", "outer steps", "weights received")
+    table = table_of("The nodes", "node", "alone", "together", *counts)
     for node in report.nodes:
         effort = node.effort_together
         table.add_row(

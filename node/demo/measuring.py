@@ -9,6 +9,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -37,11 +38,8 @@ async def measure_policies(
         so_far[index] = measuring
         show([so_far[each] for each in sorted(so_far)])
 
-    def told(index: int) -> Callable[[Measuring], None]:
-        return lambda measuring: progress(index, measuring)
-
     return await asyncio.gather(
-        *(measure_policy(home, model, prompts, environment, told(i)) for i, (home, model) in enumerate(places))
+        *(measure_policy(*place, prompts, environment, partial(progress, index)) for index, place in enumerate(places))
     )
 
 

@@ -75,9 +75,13 @@ class Display(Protocol):
         """Called about once a second while nodes learn. ``stage``: "together" or "alone"."""
 
 
-def demonstrate(settings: DemoSettings, display: Display) -> tuple[ModelResult, ...]:
-    """Runs the demonstration. Raises ``DemoError`` where a node fails."""
-    return run_in_temporary_directory(lambda root: _demonstrate(settings, display, root))
+def demonstrate(settings: DemoSettings, display: Display) -> DemoReport:
+    """Runs the demonstration of different models. Raises ``DemoError`` where a node fails."""
+    ran = run_in_temporary_directory(lambda root: learn_both_ways(settings, display, root))
+    efforts = ([tally.effort() for tally in tallies] for tallies in (ran.alone, ran.together))
+    columns = (settings.models, ran.before, ran.after_alone, ran.after_together, *efforts)
+    results = tuple(ModelResult(*row) for row in zip(*columns, strict=True))
+    return make_report(results, minutes=settings.minutes, seed=settings.seed, machine=this_machine(), version=VERSION)
 
 
 def run_in_temporary_directory(demonstration: Callable[[Path], Coroutine[Any, Any, T]]) -> T:
@@ -92,38 +96,43 @@ def run_in_temporary_directory(demonstration: Callable[[Path], Coroutine[Any, An
         return asyncio.run(demonstration(root))
 
 
-def describe_run(settings: DemoSettings, results: tuple[ModelResult, ...]) -> DemoReport:
-    """Returns the report on the results, with the settings and this machine."""
-    return make_report(results, minutes=settings.minutes, seed=settings.seed, machine=this_machine(), version=VERSION)
-
-
 def this_machine() -> str:
     return f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
 
 
-async def _demonstrate(settings: DemoSettings, display: Display, root: Path) -> tuple[ModelResult, ...]:
-    environment = environment_of_members(os.environ, len(settings.models), os.cpu_count() or 1)
-    shown = await ShownParts.planned(settings, display, first=len(settings.models))
+@dataclass(frozen=True, slots=True)
+class BothWays:
+    """What was measured and done; each list but ``before`` has an entry for each node."""
 
-    def measured(stage: str) -> Coroutine[Any, Any, list[Evaluation]]:
-        homes = [root / stage / str(index) for index in range(len(settings.models))]
-        places = list(zip(homes, settings.models, strict=True))
+    before: list[Evaluation]  # of each model
+    together: list[Tally]
+    after_together: list[Evaluation]
+    alone: list[Tally]
+    after_alone: list[Evaluation]
+
+
+async def learn_both_ways(settings: DemoSettings, display: Display, root: Path) -> BothWays:
+    """Measures the models, lets the nodes learn together, and alone with as many tokens each, and measures both. Data
+    directories are ``homes_of`` "together" and "alone"."""
+    environment = environment_of_members(os.environ, len(settings.models), os.cpu_count() or 1)
+    different = tuple(dict.fromkeys(settings.models))
+    shown = await ShownParts.planned(settings, display, first=len(different))
+
+    def measured(stage: str, models: Sequence[str]) -> Coroutine[Any, Any, list[Evaluation]]:
+        places = list(zip(homes_of(root, stage, len(models)), models, strict=True))
         return measure_policies(places, settings.prompts, environment, shown.on_measuring)
 
-    before = await shown.part(DemoPart.BEFORE, measured("before"))
-    tallies_together = await shown.part(
-        DemoPart.TOGETHER, learn_together(settings, display, root / "together", environment)
-    )
-    together = await shown.part(DemoPart.MEASURED_TOGETHER, measured("together"))
-    efforts_together = [tally.effort() for tally in tallies_together]
-    budgets = [effort.tokens_generated for effort in efforts_together]
-    tallies_alone = await shown.part(
-        DemoPart.ALONE, learn_alone(settings, display, root / "alone", environment, budgets)
-    )
-    efforts_alone = [tally.effort() for tally in tallies_alone]
-    alone = await shown.part(DemoPart.MEASURED_ALONE, measured("alone"))
-    columns = (settings.models, before, alone, together, efforts_alone, efforts_together)
-    return tuple(ModelResult(*row) for row in zip(*columns, strict=True))
+    before = await shown.part(DemoPart.BEFORE, measured("before", different))
+    together = await shown.part(DemoPart.TOGETHER, learn_together(settings, display, root / "together", environment))
+    after_together = await shown.part(DemoPart.MEASURED_TOGETHER, measured("together", settings.models))
+    budgets = [tally.effort().tokens_generated for tally in together]
+    alone = await shown.part(DemoPart.ALONE, learn_alone(settings, display, root / "alone", environment, budgets))
+    after_alone = await shown.part(DemoPart.MEASURED_ALONE, measured("alone", settings.models))
+    return BothWays(before, together, after_together, alone, after_alone)
+
+
+def homes_of(root: Path, stage: str, count: int) -> list[Path]:
+    return [root / stage / str(index) for index in range(count)]
 
 
 class ShownParts:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
+import msgspec
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -14,7 +15,7 @@ from rich.text import Text
 from node.api.gains_words import lost_sentence
 from node.demo.forecast import Measuring, about
 from node.demo.member import DemoNode
-from node.demo.plan import DemoReport, Effort, LostTasks, ModelResult, lost_tasks
+from node.demo.plan import DemoReport, LostTasks, ModelResult, lost_tasks
 from node.quantities import size, times
 
 TABLE_CHARACTERS = 120  # width of the tables where there is no terminal
@@ -105,12 +106,18 @@ def console_of_tables() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=TABLE_CHARACTERS)
 
 
+def table_of(title: str, *columns: str, texts: int = 1) -> Table:
+    """Returns a table whose first ``texts`` columns are not figures."""
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index < texts else "right")
+    return table
+
+
 def reward_table(result: ModelResult) -> Table:
     """Returns a row for every task of one model: before, alone and together. Tasks that it was weak on are marked."""
-    table = Table(title=f"{result.model}: mean reward, sampled at temperature 1", title_justify="left")
-    table.add_column("task")
-    for column in ("before", "alone", "together"):
-        table.add_column(column, justify="right")
+    title = f"{result.model}: mean reward, sampled at temperature 1"
+    table = table_of(title, "task", "before", "alone", "together")
     weak = set(result.weak_tasks())
     for task, before in result.before.sampled.items():
         figures = (before, result.alone.sampled[task], result.together.sampled[task])
@@ -126,13 +133,12 @@ def reward_table(result: ModelResult) -> Table:
 
 def effort_table(report: DemoReport) -> Table:
     """Returns the effort of each model, alone and together."""
-    table = Table(title="Effort", title_justify="left")
-    table.add_column("model")
-    for column in ("run", "rounds", "tokens generated", "own groups", "foreign used", "shared", "sent", "received"):
-        table.add_column(column, justify="left" if column == "run" else "right")
+    counts = ("rounds", "tokens generated", "own groups", "foreign used", "shared")
+    table = table_of("Effort", "model", "run", *counts, "sent", "received", texts=2)
     for result in report.models:
         for run, effort in (("alone", result.effort_alone), ("together", result.effort_together)):
-            table.add_row(result.model, run, *_effort_cells(effort))
+            *counted, sent, received = msgspec.structs.astuple(effort)
+            table.add_row(result.model, run, *(f"{each:,}" for each in counted), size(sent), size(received))
     return table
 
 
@@ -164,15 +170,3 @@ def lost_words(together: LostTasks, alone: LostTasks) -> str:
     """Returns what was lost in either run, to be put behind a verdict; empty where that is nothing."""
     runs = (("Together", lost_sentence(together)), ("Alone", lost_sentence(alone)))
     return "".join(f" {run}: {said}" for run, said in runs if said)
-
-
-def _effort_cells(effort: Effort) -> list[str]:
-    return [
-        f"{effort.rounds:,}",
-        f"{effort.tokens_generated:,}",
-        f"{effort.own_groups:,}",
-        f"{effort.foreign_groups_used:,}",
-        f"{effort.groups_shared:,}",
-        size(effort.sent_bytes),
-        size(effort.received_bytes),
-    ]

@@ -47,7 +47,7 @@ def demo(
     from node.cli.options import assignments
     from node.demo.family import FamilyReport
     from node.demo.plan import DemoReport
-    from node.demo.run import DemoSettings, demonstrate, describe_run
+    from node.demo.run import DemoSettings, demonstrate
     from node.demo.show import DemoDisplay, show_report
     from protocol.errors import ConfigurationError
 
@@ -67,8 +67,7 @@ def demo(
         show_family(report)
     else:
         with DemoDisplay() as display:
-            results = demonstrate(settings, display)
-        report = describe_run(settings, results)
+            report = demonstrate(settings, display)
         show_report(report)
     if json_file is not None:
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
