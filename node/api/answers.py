@@ -24,7 +24,7 @@ from node.printable import one_line, printable
 from node.quantities import counted, local_time, size
 from protocol.limits import NAME_BYTES
 from protocol.messages import Heartbeat
-from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
+from swarm.api import PeerStatus, SwarmStatus
 
 PHASES = {  # in words; ``node.events.PhaseBegan``
     "allocate": "choosing prompts",
@@ -34,6 +34,12 @@ PHASES = {  # in words; ``node.events.PhaseBegan``
     "learn": "taking an optimizer step",
     "publish": "sharing groups, giving the engine new weights",
     "evaluate": "answering held-out prompts",
+}
+DOING = {  # in words, of a node that does not train
+    NodeState.STARTING: "the learner is starting",
+    NodeState.PAUSED: "paused",
+    NodeState.RECOVERING: "the learner ended and is being restarted",
+    NodeState.STOPPING: "stopping: finishing the step, checkpointing, saying goodbye",
 }
 ASKED_BY_OWNER = "asked by its owner"  # ``Paused.because`` after ``starling pause``
 MAX_ADDRESS_CHARACTERS = 200
@@ -65,14 +71,10 @@ def waiting_for(
     now_seconds: float | None = None,
 ) -> str:
     """Describes in a few words what the node does now, at Unix time ``now_seconds``."""
-    if state is NodeState.STOPPING:
-        return "stopping: finishing the step, checkpointing, saying goodbye"
-    if state is NodeState.PAUSED:
-        return "paused"
-    if state is NodeState.RECOVERING:
-        return "the learner ended and is being restarted"
-    if state is NodeState.STARTING:
-        return loading_line(loading, now_seconds) if loading else "the learner is starting"
+    if state is NodeState.STARTING and loading is not None:
+        return loading_line(loading, now_seconds)
+    if state in DOING:
+        return DOING[state]
     number = done.round + 1 if done is not None else None
     round_name = "first round" if number is None else f"round {number}"
     if began is None or began.phase not in PHASES or (number is not None and began.round != number):
@@ -191,18 +193,19 @@ def escaped_event(event: Event) -> Event:
         case EngineChanged(because=because):
             return msgspec.structs.replace(event, because=one_line(because, MAX_DETAIL_CHARACTERS))
         case DonorsShared(donors=donors):
-            return msgspec.structs.replace(event, donors=tuple(map(_escaped_donor, donors)))
+            shown = [
+                msgspec.structs.replace(
+                    each, name=printable(each.name, 64), because=one_line(each.because, MAX_DETAIL_CHARACTERS)
+                )
+                for each in donors
+            ]
+            return msgspec.structs.replace(event, donors=tuple(shown))
         case Fault(detail=detail) | OutOfMemory(detail=detail):
             return msgspec.structs.replace(event, detail=one_line(detail, MAX_DETAIL_CHARACTERS))
         case RoundDone(alone_because=str(because)):
             return msgspec.structs.replace(event, alone_because=one_line(because, MAX_ALONE_CHARACTERS))
         case _:
             return event
-
-
-def _escaped_donor(donor: DonorShare) -> DonorShare:
-    name, because = printable(donor.name, 64), one_line(donor.because, MAX_DETAIL_CHARACTERS)
-    return msgspec.structs.replace(donor, name=name, because=because)
 
 
 def escaped_swarm_status(status: SwarmStatus) -> SwarmStatus:
@@ -219,6 +222,9 @@ def peers_answer(peers: Sequence[PeerStatus], outcomes: Sequence[dict[str, int]]
 
 def peer_view(status: PeerStatus, outcomes: dict[str, int] | None = None) -> PeerView:
     """Returns the peer as the API shows it, with its own text escaped. ``outcomes``: of its groups, counted."""
+    banned, exchange = status.banned_because, status.last_exchange
+    if exchange is not None:
+        exchange = msgspec.structs.replace(exchange, because=printable(exchange.because, MAX_REASON_CHARACTERS))
     return PeerView(
         peer=status.peer,
         connected=status.connected,
@@ -230,11 +236,11 @@ def peer_view(status: PeerStatus, outcomes: dict[str, int] | None = None) -> Pee
         groups_used=status.groups_used,
         groups_rejected=status.groups_rejected,
         reputation=status.reputation,
-        banned_because=_escaped_reason(status.banned_because),
+        banned_because=None if banned is None else printable(banned, MAX_REASON_CHARACTERS),
         clock_offset_seconds=status.clock_offset_seconds,
         exchanges_committed=status.exchanges_committed,
         exchanges_abandoned=status.exchanges_abandoned,
-        last_exchange=None if status.last_exchange is None else _escaped_exchange(status.last_exchange),
+        last_exchange=exchange,
         groups_given=status.groups_given,
         conduct=status.conduct,
         outcomes=outcomes or {},
@@ -259,11 +265,3 @@ def _heartbeat_view(beat: Heartbeat) -> HeartbeatView:
         samples_by_task={task: entry.samples for task, entry in tasks},
         connected=beat.connected.hex(),
     )
-
-
-def _escaped_exchange(exchange: ExchangeStatus) -> ExchangeStatus:
-    return msgspec.structs.replace(exchange, because=printable(exchange.because, MAX_REASON_CHARACTERS))
-
-
-def _escaped_reason(because: str | None) -> str | None:
-    return None if because is None else printable(because, MAX_REASON_CHARACTERS)

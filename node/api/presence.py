@@ -44,17 +44,18 @@ class Presence:
         self.renamed = []
         for each, view in here.items():
             self._seen[each] = now_seconds
-            if each in self._present and view.heartbeat is not None:
-                self._rename(_named(view))
-            elif each not in self._present:
+            if each not in self._present:
                 self._new.setdefault(each, now_seconds)
+            elif view.heartbeat is not None and self._present[each] != _named(view):
+                self._present[each] = _named(view)
+                self.renamed.append(self._present[each])
         self._new = {each: since for each, since in self._new.items() if each in here}
         if self._reported_at is not None and now_seconds - self._reported_at < REPORT_SECONDS:
             return None
         came = [
-            _named(here[each])
+            named
             for each, since in self._new.items()
-            if _says_its_model(here[each]) or now_seconds - since >= NAMELESS_SECONDS
+            if (named := _named(here[each])).model or now_seconds - since >= NAMELESS_SECONDS
         ]
         left = [peer for each, peer in self._present.items() if now_seconds - self._seen[each] >= ABSENT_SECONDS]
         if not came and not left:
@@ -74,15 +75,6 @@ class Presence:
             left_total=len(left),
             present=len(self._present),
         )
-
-    def _rename(self, named: NamedPeer) -> None:
-        if self._present[named.peer] != named:
-            self._present[named.peer] = named
-            self.renamed.append(named)
-
-
-def _says_its_model(peer: PeerView) -> bool:
-    return peer.heartbeat is not None and bool(peer.heartbeat.model)
 
 
 def _named(peer: PeerView) -> NamedPeer:

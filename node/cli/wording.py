@@ -200,7 +200,7 @@ def peer_lines(peers: Sequence[PeerView]) -> list[str]:
         name = printable(beat.name, 64) if beat else "?"
         activity = _trains(beat) if beat else "no heartbeat yet"
         round_trip = f"{peer.round_trip_seconds * 1e3:.0f} ms" if peer.round_trip_seconds is not None else "-"
-        link = link_word(peer)
+        link = "connected" if peer.connected else "left" if has_left(peer) else "away"
         exchanges = f"  {_exchanges(peer)}" if peer.last_exchange else ""
         ban = f"  banned: {printable(peer.banned_because)}" if peer.banned_because else ""
         groups = f"groups {peer.groups_received} seen, {peer.groups_used} used, {peer.groups_rejected} rejected"
@@ -214,10 +214,6 @@ def peer_lines(peers: Sequence[PeerView]) -> list[str]:
 def has_left(peer: PeerView) -> bool:
     """Whether the peer said goodbye. Its name and its figures are still known."""
     return peer.heartbeat is not None and peer.heartbeat_age_seconds is None
-
-
-def link_word(peer: PeerView) -> str:
-    return "connected" if peer.connected else "left" if has_left(peer) else "away"
 
 
 def panel_peer_line(peer: PeerView) -> str:

@@ -20,8 +20,7 @@ from node.home import Home
 from node.printable import printable
 from protocol import limits
 from protocol.cluster.admission import judge_as_made, read_invite
-from protocol.cluster.cluster_manifest import Cluster
-from protocol.cluster.invite import SCHEME, Invite, decode_invite
+from protocol.cluster.invite import SCHEME, decode_invite
 from protocol.cluster.refusal import AdmissionRefused
 from protocol.errors import ConfigurationError, ProtocolError, RefusedError, StorageError, UnreachableError
 from protocol.identity import NodeKey
@@ -120,11 +119,7 @@ def _has_joined_by(files: ClusterFiles, text: str) -> bool:
             f"this data directory belongs to the private cluster {printable(cluster.manifest.name)}, and the invite is "
             "of another one: choose another directory with --home"
         )
-    return _came_by(cluster, read_credentials(files), invite)
-
-
-def _came_by(cluster: Cluster, credentials: ClusterCredentials, invite: Invite) -> bool:
-    admitted = judge_as_made(time.time(), cluster, None, {}, credentials.credential)
+    admitted = judge_as_made(time.time(), cluster, None, {}, read_credentials(files).credential)
     return not isinstance(admitted, AdmissionRefused) and admitted.invitation == invite.invitation.key
 
 

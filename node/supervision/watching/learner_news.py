@@ -63,9 +63,11 @@ class LearnerNews:
                 return [dropped_donor_line(donor) for donor in event.donors if donor.state == "dropped"]
             case events.OutOfMemory():
                 return [out_of_memory_line(event)]
-            case events.NotSaved() if event.ends_in_seconds is not None or self._unsaved_note_is_due():
-                self._unsaved_noted_at = self._clock()
-                return [not_saved_line(event)]
+            case events.NotSaved():
+                unnoted_seconds = self._clock() - self._unsaved_noted_at
+                if event.ends_in_seconds is not None or unnoted_seconds >= UNSAVED_NOTE_SECONDS:
+                    self._unsaved_noted_at = self._clock()
+                    return [not_saved_line(event)]
             case events.CheckpointSaved() if events.NotSaved in self._newest:
                 del self._newest[events.NotSaved]
                 self._unsaved_noted_at = -math.inf
@@ -73,6 +75,3 @@ class LearnerNews:
             case _:
                 pass
         return []
-
-    def _unsaved_note_is_due(self) -> bool:
-        return self._clock() - self._unsaved_noted_at >= UNSAVED_NOTE_SECONDS
