@@ -14,7 +14,7 @@ from node.quantities import counted, duration, size, times
 from node.report.comparison import Comparison
 from node.report.comparison_page import comparison_page
 from node.report.facts import RunFacts
-from node.report.parts import HERO, SKILLS, chart, details, grouped, lines, listed, page, signed, table
+from node.report.parts import chart, details, grouped, lines, listed, page, section_of_page, signed, table
 
 
 def report_page(facts: RunFacts, *, name: str) -> str:
@@ -22,8 +22,8 @@ def report_page(facts: RunFacts, *, name: str) -> str:
     shown = printable(name, 64)
     ran_out = [details("Memory that ran out", _out_of_memory(facts))] if facts.out_of_memory_total else []
     parts = [
-        HERO,
-        SKILLS,
+        section_of_page("hero"),
+        section_of_page("over-time"),
         '<section class="details" aria-label="Details">',
         details("The run in figures", f'<div id="now">{_figures(facts)}</div>', is_open=True),
         details("Reward by task", _rewards(facts)),

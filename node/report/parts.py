@@ -22,20 +22,14 @@ HEAD = """<!doctype html>
 <meta name="color-scheme" content="light dark"><title>{title}</title><link rel="icon" href="data:,">
 <style>{style}</style></head><body><header><h1>{title}</h1><p id="subtitle">{subtitle}</p></header><main>
 """
-SKILLS = """<section id="over-time" aria-labelledby="over-time-title"><div class="bar-of-title">
-<h2 id="over-time-title">Skills over time</h2><div class="choices" role="group" aria-label="Which values">
-<button type="button" data-curve="mean" aria-pressed="true">running mean</button>
-<button type="button" data-curve="raw" aria-pressed="false">each round</button>
-<button type="button" data-curve="heldOut" aria-pressed="false" hidden>held-out prompts</button></div>
-<div class="choices" role="group" aria-label="Over what">
-<button type="button" data-by="time" aria-pressed="false">by time</button>
-<button type="button" data-by="step" aria-pressed="true">by round</button></div></div>
-<p id="moment"></p><div id="chart-skills" class="chart large"></div><p id="signs" class="keys"></p>
-<details id="marks-of" hidden><summary>What happened when</summary><ol id="marks" class="marks"></ol></details>
-</section>"""
-HERO = """<section class="hero" aria-label="What this node can do"><div id="headline"></div><div id="skills"></div>
-<details id="how"><summary>How this is computed</summary><div id="accounts"></div></details></section>"""
 NOSCRIPT = "<noscript>The pictures need JavaScript; every figure stands below.</noscript>"
+
+
+def section_of_page(named: str) -> str:
+    """Returns the section of the web page with this id or class."""
+    found = re.search(rf'<section [^>]*="{named}".*?</section>', asset_text("index.html"), flags=re.DOTALL)
+    assert found is not None, named
+    return found[0]
 
 
 def page(title: str, subtitle: str, parts: Iterable[str], facts: Mapping[str, object]) -> str:

@@ -78,6 +78,8 @@ export const head = (columns) =>
 export const cells = (columns, row) =>
   columns.map(([title, of, kind]) => element("td", { class: kind || null, "data-title": title }, of(row)));
 
+export const card = (title, ...inside) => element("div", { class: "card" }, element("h3", {}, title), ...inside);
+
 export const nothing = (why) => element("p", { class: "empty" }, why);
 
 /** Describes a reward from 0 to 1 as a bar with its value. */

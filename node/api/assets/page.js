@@ -10,8 +10,8 @@ import { showPeers } from "./peers.js";
 import { rollouts } from "./rollouts.js";
 import { samples } from "./samples.js";
 import { accounts, headline, picture } from "./skills.js";
-import { number, percent, score, size } from "./text.js";
-import { CURVES, lines, showMarks, signsOf, skills } from "./timeline.js";
+import { number, percent, size } from "./text.js";
+import { drawSkills, lines, onChoice } from "./timeline.js";
 import {
   alarms,
   doing,
@@ -30,6 +30,7 @@ const PEERS_SHOWN = 40; // until the reader asks for all: more than a reader tak
 const OFF_SCREEN_FACTOR = 10; // parts off the screen are updated this many times less often
 const RECONNECT_MS = 2000; // until the page connects again, where the browser does not do it by itself
 const COPIED_MS = 2000;
+const HISTORY = "history?points=250";
 
 let live = false;
 let seenSeconds = 0; // when the last status came
@@ -41,30 +42,31 @@ const pointed = { at: null, chosen: null }; // ids in the picture of links: unde
 const answers = {}; // the newest ones, by address
 const visible = new Set(); // names of the parts on the screen
 
+/** Returns what shows an answer, as `described`, in the place of that name, or in another one. */
+const shown =
+  (answer, described, place = answer) =>
+  () =>
+    show($(place), ...described(answers[answer]));
+
 // Every part of the page: an element of it, the answers it draws, and every how many updates it is due. All parts with
 // the same answer share one request.
 const PARTS = {
   status: { place: "headline", every: 1, draw: drawStatus },
   gains: { place: "skills", needs: ["gains"], every: 5, draw: drawGains },
-  skills: { place: "chart-skills", needs: ["history?points=250"], every: 10, draw: drawSkills },
-  samples: {
-    place: "samples",
-    needs: ["samples"],
-    every: 5,
-    draw: () => show($("samples"), ...samples(answers.samples)),
+  skills: {
+    place: "chart-skills",
+    needs: [HISTORY],
+    every: 10,
+    draw: () => drawSkills(answers[HISTORY], chosen),
   },
+  samples: { place: "samples", needs: ["samples"], every: 5, draw: shown("samples", samples) },
   graph: { place: "graph", needs: ["links", "peers"], every: 10, draw: drawGraph },
-  figures: { place: "now", every: 1, draw: () => show($("now"), ...figures(answers.status)) },
-  machine: { place: "chart-tokens", needs: ["history?points=250"], every: 10, draw: drawMachine },
+  figures: { place: "now", every: 1, draw: shown("status", figures, "now") },
+  machine: { place: "chart-tokens", needs: [HISTORY], every: 10, draw: drawMachine },
   peers: { place: "peers", needs: ["peers"], every: 1, draw: drawPeers },
   swarm: { place: "swarm", needs: ["swarm"], every: 2, draw: drawSwarm },
-  rollouts: {
-    place: "rollouts",
-    needs: ["rollouts"],
-    every: 2,
-    draw: () => show($("rollouts"), ...rollouts(answers.rollouts)),
-  },
-  settings: { place: "settings", every: 10, draw: () => show($("settings"), ...settings(answers.status)) },
+  rollouts: { place: "rollouts", needs: ["rollouts"], every: 2, draw: shown("rollouts", rollouts) },
+  settings: { place: "settings", every: 10, draw: shown("status", settings, "settings") },
   notes: { place: "notes", every: 1, draw: drawNotes },
 };
 const YOUNG_ROUNDS = 60; // until then the charts grow fast
@@ -162,25 +164,6 @@ function drawGains() {
   show($("accounts"), ...explained);
 }
 
-function drawSkills() {
-  const history = answers["history?points=250"];
-  const { lines: drawn, left, marks, moment } = skills(history, chosen.curve, chosen.by);
-  $("over-time").hidden = !history.rounds.time_seconds.length;
-  document.querySelector("[data-curve=heldOut]").hidden = !history.evaluations.time_seconds.length;
-  const label = `Reward by task, ${CURVES[chosen.curve].title}`;
-  draw($("chart-skills"), drawn, { max: 1, by: chosen.by, marks, moment, format: score, label });
-  show($("moment"), moment ? moment.text : "");
-  showMarks(marks);
-  const signs = signsOf(marks).map(([kind, sign, text]) =>
-    element("span", {}, element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign), ` ${text}`),
-  );
-  show(
-    $("signs"),
-    ...signs,
-    ...(left ? [element("span", {}, `${number(left)} tasks that changed less are not drawn`)] : []),
-  );
-}
-
 function drawGraph() {
   const { links, peers } = answers;
   const used = Object.fromEntries(peers.peers.map((peer) => [peer.peer, peer.groups_used]));
@@ -220,7 +203,7 @@ function point(kind, id) {
 }
 
 function drawMachine() {
-  const { rounds, usage } = answers["history?points=250"];
+  const { rounds, usage } = answers[HISTORY];
   const series = (timeline, ...names) => lines(timeline, ({ name }) => names.includes(name));
   draw($("chart-tokens"), series(rounds, "generated_tokens_per_second", "trained_tokens_per_second"), {
     label: "Tokens a second",
@@ -274,12 +257,6 @@ function watch() {
     if (part.tagName === "DETAILS") part.addEventListener("toggle", () => part.open && appear(names));
 }
 
-function choose(button, kind) {
-  chosen[kind] = button.dataset[kind];
-  for (const each of button.parentElement.children) each.setAttribute("aria-pressed", String(each === button));
-  if (answers["history?points=250"]) drawSkills();
-}
-
 async function copy(button) {
   const text = $("join-line").textContent;
   try {
@@ -293,11 +270,8 @@ async function copy(button) {
   setTimeout(() => delete button.dataset.done, COPIED_MS);
 }
 
-document.addEventListener("click", ({ target }) => {
-  if (target.id === "copy") copy(target);
-  else if (target.dataset?.curve) choose(target, "curve");
-  else if (target.dataset?.by) choose(target, "by");
-});
+document.addEventListener("click", ({ target }) => target.id === "copy" && copy(target));
+onChoice(chosen, () => HISTORY in answers && PARTS.skills.draw());
 const nodeAt = ({ target }) => target.closest?.("[data-peer]")?.dataset.peer ?? null;
 $("graph").addEventListener("pointerover", (event) => event.pointerType === "mouse" && point("at", nodeAt(event)));
 $("graph").addEventListener("pointerleave", () => point("at", null));

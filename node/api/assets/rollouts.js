@@ -1,6 +1,6 @@
 // What this node did with rollout groups, its own and those of peers, and why some were not used. Pure functions.
 
-import { element, nothing, table } from "./dom.js";
+import { card, element, nothing, table } from "./dom.js";
 import { number, score } from "./text.js";
 
 const GROUPS_SHOWN = 12;
@@ -58,5 +58,3 @@ export function rollouts(answer) {
     ),
   ];
 }
-
-const card = (title, ...inside) => element("div", { class: "card" }, element("h3", {}, title), ...inside);

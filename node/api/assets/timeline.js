@@ -1,5 +1,7 @@
-// The lines and marks of the chart of skills, from the API's history. Pure functions, but for the list of marks.
+// The chart of skills, its choices and its marks, on the page and in reports, from the API's history. What computes is
+// pure.
 
+import { draw } from "./charts.js";
 import { $, element, show } from "./dom.js";
 import { ago, capital, clock, counted, number, score } from "./text.js";
 
@@ -30,14 +32,47 @@ const KINDS = {
 };
 
 /** The kinds of curves: title, which part of the history they are in, and which series. */
-export const CURVES = {
+const CURVES = {
   mean: { title: "running mean", of: "rounds", name: "success" },
   raw: { title: "each round", of: "rounds", name: "reward" },
   heldOut: { title: "held-out prompts", of: "evaluations", name: "reward" },
 };
 
-/** Returns {lines, marks, moment} for `draw`, with `by` "time" or "step". */
-export function skills(history, curve, by) {
+/** Draws the chart as `chosen` says, {curve, by}: a key of CURVES, and "time" or "step". */
+export function drawSkills(history, chosen) {
+  const { lines: drawn, left, marks, moment } = skills(history, chosen.curve, chosen.by);
+  $("over-time").hidden = !history.rounds.time_seconds.length;
+  document.querySelector("[data-curve=heldOut]").hidden = !history.evaluations.time_seconds.length;
+  const label = `Reward by task, ${CURVES[chosen.curve].title}`;
+  draw($("chart-skills"), drawn, { max: 1, by: chosen.by, marks, moment, format: score, label });
+  show($("moment"), moment ? moment.text : "");
+  showMarks(marks);
+  show(
+    $("signs"),
+    ...signsOf(marks).map(([kind, sign, text]) => element("span", {}, signed(kind, sign), ` ${text}`)),
+    ...(left ? [element("span", {}, `${number(left)} tasks that changed less are not drawn`)] : []),
+  );
+}
+
+/** Keeps `chosen` as the buttons of the chart say, and calls `redraw` for every other choice. */
+export function onChoice(chosen, redraw) {
+  const press = (button) => {
+    for (const each of button.parentElement.children) each.setAttribute("aria-pressed", String(each === button));
+  };
+  for (const kind in chosen) press(document.querySelector(`[data-${kind}=${chosen[kind]}]`));
+  document.addEventListener("click", ({ target }) => {
+    const kind = Object.keys(chosen).find((each) => target.dataset?.[each]);
+    if (!kind) return;
+    chosen[kind] = target.dataset[kind];
+    press(target);
+    redraw();
+  });
+}
+
+const signed = (kind, sign) => element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign || "|");
+
+/** Returns {lines, marks, moment} for `draw`. */
+function skills(history, curve, by) {
   const { of, name } = CURVES[curve];
   const timeline = history[of];
   const steps = timeline.series.find((series) => series.name === "round")?.values ?? [];
@@ -90,13 +125,13 @@ function marks(history, xs, by) {
 const at = (mark, by) => (by === "step" ? mark.round : mark.time_seconds);
 
 /** The signs that stand in the chart, with their meaning. */
-export const signsOf = (marks) =>
+const signsOf = (marks) =>
   Object.keys(KINDS)
     .filter((kind) => marks.some((mark) => mark.kind === kind))
-    .map((kind) => [kind, SIGNS[kind] || "|", KINDS[kind]]);
+    .map((kind) => [kind, SIGNS[kind], KINDS[kind]]);
 
 /** Lists what the signs of the chart stand for, the newest first, to be read without a pointer. */
-export function showMarks(marks) {
+function showMarks(marks) {
   $("marks-of").hidden = marks.length === 0;
   const newestFirst = [...marks].reverse();
   const left = newestFirst.length - MARKS_LISTED;
@@ -104,9 +139,7 @@ export function showMarks(marks) {
     $("marks"),
     ...newestFirst
       .slice(0, MARKS_LISTED)
-      .map(({ kind, sign, text }) =>
-        element("li", {}, element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign || "|"), ` ${text}`),
-      ),
+      .map(({ kind, sign, text }) => element("li", {}, signed(kind, sign), ` ${text}`)),
     ...(left > 0 ? [element("li", {}, `and ${number(left)} earlier ones`)] : []),
   );
 }

@@ -1,7 +1,7 @@
 // Pure functions from the API's answers to what stands behind the page's clicks, and to the small parts around the
 // pictures: descriptions of elements.
 
-import { bar, element, nothing, table } from "./dom.js";
+import { bar, card, element, table } from "./dom.js";
 import { ago, capital, clock, counted, number, percent, score, size } from "./text.js";
 
 export function title(status) {
@@ -247,10 +247,6 @@ export function join(status) {
 
 /** A short number that changes with the text, so that the browser loads another picture for another line. */
 const hash = (text) => [...text].reduce((sum, character) => (sum * 31 + character.codePointAt(0)) % 1000003, 7);
-
-function card(title, ...inside) {
-  return element("div", { class: "card" }, element("h3", {}, title), ...inside);
-}
 
 const counts = (by) =>
   Object.entries(by)
