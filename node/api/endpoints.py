@@ -22,7 +22,6 @@ from node.api.history import MAX_POINTS
 from node.api.join import join_svg
 from node.api.links import links_answer
 from node.api.metrics import CONTENT_TYPE, metrics_text
-from node.api.samples import samples_answer
 from node.api.swarm_summary import swarm_answer
 from node.api.types import (
     ErrorAnswer,
@@ -95,7 +94,7 @@ def _settings(node: Node) -> SettingsAnswer:
 async def _on_samples(node: Node, _: EventFeed, request: web.Request) -> web.Response:
     if not request.app[CONNECTIONS].is_owner(request):  # questions may be from the owner's own data
         return json_response(ErrorAnswer("only the user that runs this node may read its questions and answers"), 403)
-    return json_response(samples_answer(node.record, model=node.status().model))
+    return json_response(node.record.samples_answer(model=node.status().model))
 
 
 async def _on_join(node: Node, _: EventFeed, request: web.Request) -> web.Response:

@@ -16,9 +16,10 @@ import msgspec
 from node.api.history import Charted, History
 from node.api.rollout_history import RolloutHistory
 from node.api.run_changes import Change, GroupsByPeer, RunChanges
-from node.api.types import Loss
-from node.events import Event, ForeignGroups, PeersChanged, RoundDone, Samples, Usage
+from node.api.types import Loss, SampleAnswer, SampleGroup, SamplesAnswer
+from node.events import Event, ForeignGroups, PeersChanged, RoundDone, SampledGroup, Samples, Usage
 
+RIGHT = 0.5  # the least reward of an answer that is called right
 MAX_WAITING = 4096  # events of this start, kept until what was recorded before has been read
 
 log = logging.getLogger(__name__)
@@ -60,12 +61,46 @@ class RunRecord:
             self._waiting.append(change)
         return self.changes.add(change)
 
+    def samples_answer(self, *, model: str) -> SamplesAnswer:
+        """Returns the newest sample, which the learner has escaped and bounded; ``model``: this node's."""
+        own, peers, changes = self.samples, self.learnt_from, self.changes
+        learnt_from = peers.learnt_from if peers is not None else None
+        return SamplesAnswer(
+            round=None if own is None else own.round,
+            time_seconds=None if own is None else own.time_seconds,
+            ours=None if own is None or own.ours is None else _sample_group(own.ours, changes, model),
+            learnt_from=None if learnt_from is None else _sample_group(learnt_from, changes, model),
+            learnt_round=None if peers is None else peers.round,
+            learnt_seconds=None if peers is None else peers.time_seconds,
+        )
+
     def restore(self, history: History, changes: RunChanges) -> None:
         """Puts what earlier starts recorded before the events of this one. Called once."""
         self.history = self.history.appended_to(history)
         for event in self._waiting or ():
             changes.add(event)
         self.changes, self._waiting = changes, None
+
+
+def _sample_group(group: SampledGroup, changes: RunChanges, model: str) -> SampleGroup:
+    """``model``: this node's."""
+    known = None if group.peer is None else changes.known(group.peer)
+    is_ours = group.peer is None
+    return SampleGroup(
+        whose="ours" if is_ours else "peer",
+        peer=group.peer,
+        name=known.name if known is not None else None,
+        model=model if is_ours else known.model if known is not None else None,
+        task=group.task,
+        question=group.question,
+        expected=group.expected,
+        answers=tuple(
+            SampleAnswer(answer.text, answer.cut, answer.reward, right=answer.reward >= RIGHT)
+            for answer in group.answers
+        ),
+        completions=group.completions,
+        reward_mean=group.reward_mean,
+    )
 
 
 def recorded_line(line: bytes, event: Event) -> bytes:

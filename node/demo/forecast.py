@@ -1,13 +1,19 @@
 """How long each part of the demonstration takes: by constants before anything ran, then as its parts themselves show.
 
 The constants are those of the built-in models, from a demonstration of three of them on two quiet AVX-512 cores.
-Processes share the cores with whatever else runs. All of it is corrected once the first answers are measured, and after
-each part.
+All of it is corrected once the first answers are measured, and after each part.
+
+Processes share the cores with whatever else runs, and counting does not tell what share a new one gets: the average of
+runnable processes lags by a minute, and systems divide cores by sessions, priorities and quotas: 55 runnable processes
+on two cores, some of them of one session, left as much as 11 would have. So processes that compute measure it.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -21,6 +27,14 @@ BUSY_FROM: Final = 1.5  # times as slow as without other programs
 SHOWN_SHARE: Final = 0.1  # of a measurement's answers, after which its speed is known: the first ones are slow
 ANSWERS_A_PROMPT: Final = 30  # six tasks, one greedy answer and four sampled ones
 WHOLE_MINUTES_FROM: Final = 90.0
+MEASURED_SECONDS: Final = 1.0
+_COMPUTE: Final = f"""
+import time
+began, used = time.perf_counter(), time.process_time()
+while (passed := time.perf_counter() - began) < {MEASURED_SECONDS}:
+    pass
+print((time.process_time() - used) / passed)
+"""
 MACHINE: Final = {False: "", True: ", as busy as this machine is"}
 
 
@@ -60,7 +74,7 @@ class DemoForecast:
         self, *, nodes: int, cores: int, others: float, learning_seconds: float | None, prompts: int, first: int
     ) -> None:
         """``first``: how many models are measured before training. ``others``: how many processes compete with the
-        nodes (``core_shares.others_beside``). Without ``learning_seconds``, since tokens are the bound, only
+        nodes (``others_beside``). Without ``learning_seconds``, since tokens are the bound, only
         measurements are estimated."""
         at_once, first_at_once = (max(1.0, (each + OTHERS_WEIGHT * others) / cores) for each in (nodes, first))
         self._share = at_once / first_at_once  # of a later measurement to the first one
@@ -117,6 +131,30 @@ class DemoForecast:
         learning = self._learning_seconds
         self._seconds[DemoPart.TOGETHER] = None if learning is None else learning + around_seconds
         self._seconds[DemoPart.ALONE] = None if learning is None else ALONE_SHARE * learning + around_seconds
+
+
+def measured_core_shares(processes: int) -> list[float]:
+    """Runs so many processes at once for a second, each in a session of its own, as a node is. Returns what share of a
+    core each of them got: 1 on a quiet machine that has as many cores."""
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _COMPUTE],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    start_new_session=True,
+                )
+            )
+            for _ in range(processes)
+        ]
+        return [float(process.communicate()[0]) for process in started]
+
+
+def others_beside(shares: Sequence[float], cores: int) -> float:
+    """Returns how many other processes, each with a claim like ours, would leave these ``shares`` of ``cores`` to as
+    many of ours. Where ours do not fill the cores, it counts what is left too, which slows none of them."""
+    return max(0.0, cores * len(shares) / sum(shares) - len(shares))
 
 
 def plan_lines(forecast: DemoForecast) -> list[str]:

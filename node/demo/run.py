@@ -19,8 +19,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from node.demo.core_shares import measured_core_shares, others_beside
-from node.demo.forecast import DemoForecast, DemoPart, Measuring, about, plan_lines
+from node.demo.forecast import (
+    DemoForecast,
+    DemoPart,
+    Measuring,
+    about,
+    measured_core_shares,
+    others_beside,
+    plan_lines,
+)
 from node.demo.measuring import measure_policies
 from node.demo.member import DemoError, DemoNode, MemberPlan, Tally
 from node.demo.plan import DemoReport, ModelResult, make_report

@@ -14,14 +14,13 @@ from transformers.utils import logging as transformers_logging
 
 from node.configuration import DEFAULT_STORE_BYTES, chosen
 from node.configuration.published import shaping_configuration
-from node.export.adapter import write_adapter
 from node.export.base_model import base_folder, base_name, check_family
 from node.export.export_result import Export, Progress, Request
 from node.export.family_mean import MeanOfFamily, mean_of_family
 from node.export.model_card import CardFacts, model_card
 from node.export.new_folder import check_target, new_folder, write_record
 from node.export.source import Source, source_of
-from node.export.trained_weights import adapter_rank, trained_weights
+from node.export.trained_weights import adapter_rank, trained_weights, write_adapter
 from node.export.whole_model import (
     TOKENIZER_FILES,
     copy_files,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +17,11 @@ from node.cli.options import (
     print_answer,
     set_compute_defaults,
 )
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from node.export.export_result import Progress
 
 MergeOption = Annotated[
     bool, typer.Option("--merge", help="Merge an adapter into its base model. Default: the adapter alone.")
@@ -58,7 +65,6 @@ def export(
 
     starling export ./small --four-bit
     """
-    from node.cli.export_progress import shown_export
     from node.cli.wording import export_lines
     from node.compute_environment import importing_libraries
     from node.export.export_result import Request
@@ -66,7 +72,7 @@ def export(
 
     set_compute_defaults()
     check_target(folder, force=force)  # before the libraries are imported, which takes seconds
-    with shown_export() as progress:
+    with _shown_export() as progress:
         progress.step("importing libraries")
         with importing_libraries():
             from node.export.export import export as exported
@@ -82,3 +88,36 @@ def export(
         )
         result = exported(home_of(home), wanted, progress)
     print_answer(result, as_json, lambda: export_lines(result, folder))
+
+
+class _Shown:
+    """Shows an export on standard error: in one line that changes on a terminal, in a line a step elsewhere."""
+
+    def __init__(self, line: Status | None) -> None:
+        self._line = line
+
+    def step(self, text: str) -> None:
+        from rich.text import Text
+
+        if self._line is not None:
+            self._line.update(Text(text))
+        else:
+            typer.echo(text, err=True)
+
+    def size(self, written_bytes: int, expected_bytes: int) -> None:
+        from node.quantities import size
+
+        if self._line is not None:
+            self.step(f"writing: {size(written_bytes)} of {size(expected_bytes)}")
+
+
+@contextmanager
+def _shown_export() -> Iterator[Progress]:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Shown(None)
+        return
+    with console.status("") as line:
+        yield _Shown(line)

@@ -17,10 +17,9 @@ from aiohttp import ClientSession
 
 from node.api import connections as connections_module
 from node.api import server
-from node.api.connections import MAX_CONNECTIONS, OTHERS_CONNECTIONS, Connections
+from node.api.connections import MAX_CONNECTIONS, OTHERS_CONNECTIONS, Address, Connections, user_of
 from node.api.event_feed import OTHERS_READERS, EventFeed
 from node.api.server import served
-from node.api.socket_owner import Address, user_of
 from tests.hang_guard import HANG_SECONDS
 from tests.node.api.test_api import TOKEN, Node
 

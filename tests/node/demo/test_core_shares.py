@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.demo.core_shares import measured_core_shares, others_beside
+from node.demo.forecast import measured_core_shares, others_beside
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from node.checkpoints.checkpoints import Snapshot, write
 from node.cli.main import app
 from node.cli.verbs.demo import BUILTIN_FAMILY
-from node.demo.agreement import mean_distance
 from node.demo.family import FamilyReport, Moment, NodeResult, make_family_report, moments_of
+from node.demo.family_run import mean_distance
 from node.demo.family_show import family_conclusions, moments_table, nodes_table, tasks_table
 from node.demo.member import DemoError, Point, Tally
 from node.demo.plan import Effort
