@@ -1,12 +1,12 @@
-"""The table of the API's endpoints, with the handler of each. Routes and description follow from it."""
+"""The endpoints of the API, and the table of them, from which routes and description follow."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -69,35 +69,96 @@ class PauseQuery(Struct, frozen=True, forbid_unknown_fields=True):
     at_once: Annotated[bool, Meta(description="drop the step that is under way")] = False
 
 
-def _answering(answer_of: Callable[[Node], Struct]) -> EndpointHandler:
-    async def on_request(node: Node, _: EventFeed, __: web.Request) -> web.Response:
-        return json_response(answer_of(node))
-
-    return on_request
+ENDPOINTS: list[Endpoint] = []
 
 
-def _answering_in_a_thread(answer_of: Callable[[NodeStatus, PeersAnswer], Struct]) -> EndpointHandler:
-    """For answers that many hostile peers make slow."""
+def _serves(
+    path: str,
+    answer: type[Struct] | None,  # None: the answer is not JSON
+    *,
+    method: str = "GET",
+    content_type: str = JSON,
+    refusals: Mapping[int, type[Struct]] | None = None,
+    query: type[Struct] | None = None,
+) -> Callable[[EndpointHandler], EndpointHandler]:
+    """Adds a handler to the table; its docstring is the endpoint's summary."""
 
-    async def on_request(node: Node, _: EventFeed, request: web.Request) -> web.Response:
-        status, peers = node.status(), node.peers()
-        return await _made_in_a_thread(request, lambda: answer_of(status, peers))
+    def added(handler: EndpointHandler) -> EndpointHandler:
+        summary = (handler.__doc__ or "").rstrip(".")
+        ENDPOINTS.append(Endpoint(method, path, summary, handler, answer, content_type, refusals, query))
+        return handler
 
-    return on_request
+    return added
 
 
-def _settings(node: Node) -> SettingsAnswer:
+def _answers(path: str, answer: type[Struct]) -> Callable[[Callable[[Node], Struct]], EndpointHandler]:
+    """Adds what answers at once, from the node alone."""
+
+    def added(answer_of: Callable[[Node], Struct]) -> EndpointHandler:
+        async def on_request(node: Node, _: EventFeed, __: web.Request) -> web.Response:
+            return json_response(answer_of(node))
+
+        on_request.__doc__ = answer_of.__doc__
+        return _serves(path, answer)(on_request)
+
+    return added
+
+
+@_answers("/api/v1/status", NodeStatus)
+def _status(node: Node) -> Struct:
+    """This node, now."""
+    return node.status()
+
+
+@_answers("/api/v1/peers", PeersAnswer)
+def _peers(node: Node) -> Struct:
+    """The peers that this node knows, connected ones first."""
+    return node.peers()
+
+
+@_answers("/api/v1/settings", SettingsAnswer)
+def _settings(node: Node) -> Struct:
+    """What this node runs with."""
     status = node.status()
     return SettingsAnswer(status.pid, status.home, node.record.settings)
 
 
+@_serves("/api/v1/swarm", SwarmAnswer)
+async def _on_swarm(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    """The swarm, as its heartbeats report it."""
+    # Many hostile peers make this answer slow.
+    return await _made_in_a_thread(request, partial(swarm_answer, node.status(), node.peers()))
+
+
+@_answers("/api/v1/rollouts", RolloutsAnswer)
+def _rollouts(node: Node) -> Struct:
+    """The outcomes of recent rollouts, and why some were not used."""
+    return node.record.rollouts.answer(node.status(), node.peers())
+
+
+@_answers("/api/v1/gains", GainsAnswer)
+def _gains(node: Node) -> Struct:
+    """What this node can do, could before, and has from whom."""
+    return node.record.changes.gains()
+
+
+@_serves("/api/v1/samples", SamplesAnswer)
 async def _on_samples(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    """A question of a recent round with answers, ours and a peer's; for the node's own user."""
     if not request.app[CONNECTIONS].is_owner(request):  # questions may be from the owner's own data
         return json_response(ErrorAnswer("only the user that runs this node may read its questions and answers"), 403)
     return json_response(node.record.samples_answer(model=node.status().model))
 
 
+@_serves("/api/v1/links", LinksAnswer)
+async def _on_links(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    """Who is connected to whom."""
+    return await _made_in_a_thread(request, partial(links_answer, node.status(), node.peers()))
+
+
+@_serves("/api/v1/join.svg", None, content_type=SVG, refusals={404: ErrorAnswer})
 async def _on_join(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    """A QR code of the command with which a friend joins."""
     join = node.status().join
     if join is None or not join.qr:
         because = join.hint if join is not None else "the swarm process does not answer yet"
@@ -105,51 +166,27 @@ async def _on_join(node: Node, _: EventFeed, request: web.Request) -> web.Respon
     return web.Response(body=join_svg(join.commands), content_type=SVG, headers={"Cache-Control": "no-cache"})
 
 
+@_serves("/api/v1/history", HistoryAnswer, refusals={400: ErrorAnswer}, query=HistoryQuery)
 async def _on_history(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    """The run over time, for charts."""
     query, history = _decoded(request, HistoryQuery), node.record.history
     seconds = math.inf if query.seconds is UNSET else query.seconds
     marks = node.record.changes.marks.answer(since_seconds=history.since_seconds(seconds))
     return await _made_in_a_thread(request, history.excerpt(points=query.points, seconds=seconds, marks=marks))
 
 
-async def _on_stop(node: Node, _: EventFeed, __: web.Request) -> web.Response:
-    node.request_stop("asked by starling down")
-    return json_response(StopAnswer(stopping=True))
-
-
-async def _on_pause(node: Node, _: EventFeed, request: web.Request) -> web.Response:
-    query = _decoded(request, PauseQuery)
-    return json_response(PauseAnswer(node.pause(query.seconds or None, at_once=query.at_once)))
-
-
-async def _on_resume(node: Node, _: EventFeed, request: web.Request) -> web.Response:
-    return json_response(PauseAnswer(node.resume(_decoded(request, ResumeQuery).seconds or None)))
-
-
-async def _on_health(node: Node, _: EventFeed, __: web.Request) -> web.Response:
-    answer = health_of(node.status())
-    return json_response(answer, 200 if answer.healthy else 503)
-
-
-async def _on_metrics(node: Node, _: EventFeed, __: web.Request) -> web.Response:
-    text = metrics_text(node.status(), node.peers(), node.record.changes.gains())
-    return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
-
-
-async def _on_openapi(_: Node, __: EventFeed, ___: web.Request) -> web.Response:
-    return web.Response(body=await asyncio.to_thread(_description), content_type=JSON)
-
-
+@_serves("/api/v1/events", None, content_type=EVENT_STREAM, refusals={503: ErrorAnswer})
 async def _on_events(node: Node, feed: EventFeed, request: web.Request) -> web.StreamResponse:
+    """Server-sent: a NodeStatus (status) at once and every second, the learner's events, notes, usage."""
+
     def on_drop() -> None:
         if request.transport is not None:  # otherwise the connection is closed already
             request.transport.abort()
 
     with feed.reader(on_drop, is_owner=request.app[CONNECTIONS].is_owner(request)) as reader:
         if reader is None:
-            return json_response(
-                ErrorAnswer("too many clients read events already, or the node is stopping: try again later"), 503
-            )
+            because = "too many clients read events already, or the node is stopping: try again later"
+            return json_response(ErrorAnswer(because), 503)
         headers = {"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         with suppress(ConnectionResetError, ClientConnectionError):  # the client left, or was dropped
@@ -160,95 +197,44 @@ async def _on_events(node: Node, feed: EventFeed, request: web.Request) -> web.S
         return response
 
 
-ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint("GET", "/api/v1/status", "This node, now", _answering(lambda node: node.status()), NodeStatus),
-    Endpoint(
-        "GET",
-        "/api/v1/peers",
-        "The peers that this node knows, connected ones first",
-        _answering(lambda node: node.peers()),
-        PeersAnswer,
-    ),
-    Endpoint("GET", "/api/v1/settings", "What this node runs with", _answering(_settings), SettingsAnswer),
-    Endpoint(
-        "GET",
-        "/api/v1/swarm",
-        "The swarm, as its heartbeats report it",
-        _answering_in_a_thread(swarm_answer),
-        SwarmAnswer,
-    ),
-    Endpoint(
-        "GET",
-        "/api/v1/rollouts",
-        "The outcomes of recent rollouts, and why some were not used",
-        _answering(lambda node: node.record.rollouts.answer(node.status(), node.peers())),
-        RolloutsAnswer,
-    ),
-    Endpoint(
-        "GET",
-        "/api/v1/gains",
-        "What this node can do, could before, and has from whom",
-        _answering(lambda node: node.record.changes.gains()),
-        GainsAnswer,
-    ),
-    Endpoint(
-        "GET",
-        "/api/v1/samples",
-        "A question of a recent round with answers, ours and a peer's; for the node's own user",
-        _on_samples,
-        SamplesAnswer,
-    ),
-    Endpoint("GET", "/api/v1/links", "Who is connected to whom", _answering_in_a_thread(links_answer), LinksAnswer),
-    Endpoint(
-        "GET",
-        "/api/v1/join.svg",
-        "A QR code of the command with which a friend joins",
-        _on_join,
-        None,
-        content_type=SVG,
-        refusals={404: ErrorAnswer},
-    ),
-    Endpoint(
-        "GET",
-        "/api/v1/history",
-        "The run over time, for charts",
-        _on_history,
-        HistoryAnswer,
-        refusals={400: ErrorAnswer},
-        query=HistoryQuery,
-    ),
-    Endpoint(
-        "GET",
-        "/api/v1/events",
-        "Server-sent: a NodeStatus (status) at once and every second, the learner's events, notes, usage",
-        _on_events,
-        None,
-        content_type=EVENT_STREAM,
-        refusals={503: ErrorAnswer},
-    ),
-    Endpoint("GET", "/api/v1/openapi.json", "This description", _on_openapi, None, content_type=JSON),
-    Endpoint("POST", "/api/v1/stop", "Stop the node in order; a second request stops it at once", _on_stop, StopAnswer),
-    Endpoint(
-        "POST",
-        "/api/v1/pause",
-        "Let the learner finish its step, checkpoint and end; peers stay connected and are served",
-        _on_pause,
-        PauseAnswer,
-        refusals={400: ErrorAnswer},
-        query=PauseQuery,
-    ),
-    Endpoint(
-        "POST",
-        "/api/v1/resume",
-        "End the owner's pause, or train for some time whatever is against it",
-        _on_resume,
-        PauseAnswer,
-        refusals={400: ErrorAnswer},
-        query=ResumeQuery,
-    ),
-    Endpoint("GET", "/health", "Whether the node is healthy", _on_health, HealthAnswer, refusals={503: HealthAnswer}),
-    Endpoint("GET", "/metrics", "Prometheus's text format", _on_metrics, None, content_type="text/plain"),
-)
+@_serves("/api/v1/openapi.json", None)
+async def _on_openapi(_: Node, __: EventFeed, ___: web.Request) -> web.Response:
+    """This description."""
+    return web.Response(body=await asyncio.to_thread(_description), content_type=JSON)
+
+
+@_serves("/api/v1/stop", StopAnswer, method="POST")
+async def _on_stop(node: Node, _: EventFeed, __: web.Request) -> web.Response:
+    """Stop the node in order; a second request stops it at once."""
+    node.request_stop("asked by starling down")
+    return json_response(StopAnswer(stopping=True))
+
+
+@_serves("/api/v1/pause", PauseAnswer, method="POST", refusals={400: ErrorAnswer}, query=PauseQuery)
+async def _on_pause(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    """Let the learner finish its step, checkpoint and end; peers stay connected and are served."""
+    query = _decoded(request, PauseQuery)
+    return json_response(PauseAnswer(node.pause(query.seconds or None, at_once=query.at_once)))
+
+
+@_serves("/api/v1/resume", PauseAnswer, method="POST", refusals={400: ErrorAnswer}, query=ResumeQuery)
+async def _on_resume(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    """End the owner's pause, or train for some time whatever is against it."""
+    return json_response(PauseAnswer(node.resume(_decoded(request, ResumeQuery).seconds or None)))
+
+
+@_serves("/health", HealthAnswer, refusals={503: HealthAnswer})
+async def _on_health(node: Node, _: EventFeed, __: web.Request) -> web.Response:
+    """Whether the node is healthy."""
+    answer = health_of(node.status())
+    return json_response(answer, 200 if answer.healthy else 503)
+
+
+@_serves("/metrics", None, content_type="text/plain")
+async def _on_metrics(node: Node, _: EventFeed, __: web.Request) -> web.Response:
+    """Prometheus's text format."""
+    text = metrics_text(node.status(), node.peers(), node.record.changes.gains())
+    return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
 
 def json_response(answer: Struct, status: int = 200) -> web.Response:
