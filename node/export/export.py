@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from safetensors import SafetensorError
 from torch import Tensor
@@ -64,9 +64,27 @@ def export(home: Home, request: Request, progress: Progress) -> Export:
         progress.step("writing")
         with _watched(folder, needed_bytes, progress), _library_errors(request.folder):
             write(folder)
-        card = _card_facts(source, form, weights, found, four_bit=request.four_bit)
+        card = CardFacts(
+            source,
+            form,
+            request.four_bit,
+            trained_parameters=sum(tensor.numel() for tensor in weights.values()),
+            adapter_rank=adapter_rank(weights),
+            replicas=found.replicas,
+            run=_run(source),
+        )
         (folder / "README.md").write_text(model_card(card), encoding="utf-8")
-        write_record(folder, {**_record(source, form, found), "four_bit": request.four_bit})
+        record = {
+            "starling": VERSION,
+            "form": form,
+            "family": source.family.hex(),
+            "round": source.round,
+            "policy_version": source.state.get("policy_version"),
+            "replicas": found.replicas,
+            "configuration": shaping_configuration(source.config),
+            "four_bit": request.four_bit,
+        }
+        write_record(folder, record)
         size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return Export(
         folder=str(request.folder.absolute()),
@@ -136,48 +154,11 @@ def _replicas(
         return mean_of_family(swarm, source.family, own, room_bytes=room_bytes, progress=progress)
 
 
-def _card_facts(
-    source: Source,
-    form: Literal["model", "adapter"],
-    weights: Mapping[str, Tensor],
-    found: MeanOfFamily,
-    *,
-    four_bit: bool,
-) -> CardFacts:
-    model = source.policy.model
-    return CardFacts(
-        form=form,
-        four_bit=four_bit,
-        base=Path(model).name if Path(model).is_dir() else model,  # a folder may look like a hub id
-        family=source.family.hex(),
-        round=source.round,
-        trained_parameters=sum(tensor.numel() for tensor in weights.values()),
-        adapter_rank=adapter_rank(weights),
-        merged=form == "model" and adapter_rank(weights) > 0,
-        replicas=found.replicas,
-        evaluation=source.evaluation,
-        run=_run(source),
-        config=source.config,
-    )
-
-
 def _run(source: Source) -> RunFacts | None:
     try:
         return run_facts(source.metrics, until_round=source.round)
     except (ConfigurationError, StorageError):
         return None
-
-
-def _record(source: Source, form: str, found: MeanOfFamily) -> dict[str, Any]:
-    return {
-        "starling": VERSION,
-        "form": form,
-        "family": source.family.hex(),
-        "round": source.round,
-        "policy_version": source.state.get("policy_version"),
-        "replicas": found.replicas,
-        "configuration": shaping_configuration(source.config),
-    }
 
 
 @contextmanager

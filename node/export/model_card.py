@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Literal
 
 from node.configuration.published import is_hub_id, published_name, shaping_configuration
-from node.evaluation.held_out import HeldOutReward
+from node.export.source import Source
 from node.printable import printable
 from node.quantities import counted, duration, times
 from node.report.facts import RunFacts
@@ -22,28 +23,29 @@ from node.version import VERSION
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
+    source: Source
     form: Literal["model", "adapter"]
     four_bit: bool  # the linear layers, in NF4
-    base: str  # the base model's name, as configured
-    family: str  # hex
-    round: int
     trained_parameters: int
     adapter_rank: int  # 0: every weight was trained
-    merged: bool
     replicas: int  # whose mean the weights are, this node's included
-    evaluation: HeldOutReward | None  # of this node's weights
     run: RunFacts | None  # None: its metrics.jsonl is not there
-    config: Mapping[str, Any]
+
+    @property
+    def base(self) -> str:
+        """The base model's name, as configured; of a folder, which may look like a hub id, its own name."""
+        model = self.source.policy.model
+        return Path(model).name if Path(model).is_dir() else model
 
 
 def model_card(facts: CardFacts) -> str:
     """Returns README.md."""
     name = _text(published_name(facts.base))
     what = f"a LoRA adapter of rank {facts.adapter_rank}" if facts.adapter_rank else "all weights"
-    merged = ", merged into the model" if facts.merged else ""
+    merged = ", merged into the model" if facts.form == "model" and facts.adapter_rank else ""
     lines = [
         *_front_matter(facts),
-        f"# {name} after {facts.round:,} rounds in a swarm",
+        f"# {name} after {facts.source.round:,} rounds in a swarm",
         "",
         f"{name}, trained further by reinforcement learning with starling {VERSION}: {what} "
         f"({facts.trained_parameters:,} parameters){merged}. Nodes on different machines generate answers to tasks "
@@ -63,7 +65,7 @@ def model_card(facts: CardFacts) -> str:
         "The part that shaped the weights:",
         "",
         "```json",
-        json.dumps(shaping_configuration(facts.config), indent=1, default=str),
+        json.dumps(shaping_configuration(facts.source.config), indent=1, default=str),
         "```",
         "",
     ]
@@ -90,10 +92,10 @@ def _front_matter(facts: CardFacts) -> list[str]:
 
 def _history(facts: CardFacts) -> Iterable[tuple[str, str]]:
     yield "base model", published_name(facts.base)
-    yield "rounds", f"{facts.round:,}"
+    yield "rounds", f"{facts.source.round:,}"
     others = f"the mean of {facts.replicas} replicas of the family, of this node and of peers"
     yield "weights", others if facts.replicas > 1 else "one replica of the family, this node's own"
-    yield "family", facts.family
+    yield "family", facts.source.family.hex()
     run = facts.run
     if run is None:
         yield "record", "the run's metrics.jsonl was not there when this was exported"
@@ -105,13 +107,14 @@ def _history(facts: CardFacts) -> Iterable[tuple[str, str]]:
     yield "groups of answers", f"{run.sharing.generated:,} own, {run.sharing.used:,} of peers"
     yield "peers learnt from", f"{run.sharing.peers:,}"
     yield "weights averaged with a peer", times(run.averaged_total) if run.averaged_total else "never"
-    if dict(facts.config.get("checkpoint") or {}).get("from_peers"):
+    if dict(facts.source.config.get("checkpoint") or {}).get("from_peers"):
         yield "start", "configured to start from the weights of peers, if they announced better ones"
 
 
 def _rewards(facts: CardFacts) -> list[str]:
     """Returns the section on rewards; nothing where none is known."""
-    held_out = facts.evaluation.reward_by_task if facts.evaluation else {}
+    evaluation = facts.source.evaluation
+    held_out = evaluation.reward_by_task if evaluation else {}
     first = facts.run.first_reward if facts.run else {}
     last = facts.run.last_reward if facts.run else {}
     tasks = sorted({*held_out, *last})
@@ -120,8 +123,8 @@ def _rewards(facts: CardFacts) -> list[str]:
     header = ("task", "first tenth of the run", "last tenth", "held-out prompts, greedy")
     rows = [(task, *(_figure(found.get(task)) for found in (first, last, held_out))) for task in tasks]
     prompts = (
-        f"Held-out: {facts.evaluation.prompts} prompts of each task. "
-        if facts.evaluation
+        f"Held-out: {evaluation.prompts} prompts of each task. "
+        if evaluation
         else "Not evaluated on held-out prompts. "
     )
     whose = (

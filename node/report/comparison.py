@@ -51,7 +51,8 @@ def compare(a: RunFacts, b: RunFacts, names: tuple[str, str]) -> Comparison:
     """Returns both runs side by side. ``names`` are shown escaped."""
     shown = (printable(names[0], 64), printable(names[1], 64))
     tasks = compared_tasks(a, b)
-    return Comparison(shown, a, b, tuple(_rows(a, b)), tasks, _sentence(tasks, shown))
+    rows = tuple(ComparedRow(what, of(a), of(b)) for what, of in _ROWS.items())
+    return Comparison(shown, a, b, rows, tasks, _sentence(tasks, shown))
 
 
 def compared_tasks(a: RunFacts, b: RunFacts) -> tuple[ComparedTask, ...]:
@@ -79,19 +80,6 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     return [*lines, comparison.sentence]
 
 
-def _rows(a: RunFacts, b: RunFacts) -> list[ComparedRow]:
-    return [ComparedRow(what, of(a), of(b)) for what, of in _ROWS.items()]
-
-
-def _run(facts: RunFacts) -> str:
-    return f"{counted(facts.rounds, 'round')} in {duration(facts.lasted_seconds)}, {counted(facts.starts, 'start')}"
-
-
-def _groups(facts: RunFacts) -> str:
-    shared = facts.sharing
-    return f"{shared.generated:,} own, {shared.used:,} of peers, {shared.shared:,} shared"
-
-
 def _from_others(facts: RunFacts) -> str:
     gains = facts.gains
     if gains is None or gains.others_since_round is None:
@@ -104,19 +92,19 @@ def _lost(facts: RunFacts) -> str:
     return ", ".join(fell(loss.task, loss.best, loss.now) for loss in losses[:MAX_LOST_SHOWN]) or "nothing"
 
 
-def _traffic(facts: RunFacts) -> str:
-    return f"{size(facts.traffic.sent_bytes)} sent, {size(facts.traffic.received_bytes)} received"
-
-
 _ROWS: Final[Mapping[str, Callable[[RunFacts], str]]] = {
     "model": lambda facts: printable(facts.model or "unknown", 64),
     "device": lambda facts: printable(facts.device or "unknown", 64),
-    "run": _run,
+    "run": lambda facts: (
+        f"{counted(facts.rounds, 'round')} in {duration(facts.lasted_seconds)}, {counted(facts.starts, 'start')}"
+    ),
     "tokens": lambda facts: f"{facts.tokens_generated:,}",
-    "groups": _groups,
+    "groups": lambda facts: (
+        f"{facts.sharing.generated:,} own, {facts.sharing.used:,} of peers, {facts.sharing.shared:,} shared"
+    ),
     "from others": _from_others,
     "lost": _lost,
-    "traffic": _traffic,
+    "traffic": lambda facts: f"{size(facts.traffic.sent_bytes)} sent, {size(facts.traffic.received_bytes)} received",
     "averaged": lambda facts: times(facts.averaged_total),
     "faults": lambda facts: f"{facts.faults_total:,}",
 }

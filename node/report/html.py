@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import html
 from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
 
 from node.cli.wording import evaluated_line
 from node.printable import printable
 from node.quantities import counted, duration, size, times
-from node.report.comparison import Comparison
-from node.report.comparison_page import comparison_page
 from node.report.facts import RunFacts
 from node.report.parts import chart, details, grouped, lines, listed, page, section_of_page, signed, table
 
@@ -36,15 +33,6 @@ def report_page(facts: RunFacts, *, name: str) -> str:
         "</section>",
     ]
     return page(f"starling: {shown}", _subtitle(facts), parts, _drawn(facts, shown))
-
-
-def write_report(facts: RunFacts, path: Path, *, name: str) -> None:
-    path.write_text(report_page(facts, name=name), encoding="utf-8")
-
-
-def write_comparison(comparison: Comparison, path: Path) -> None:
-    """Writes two runs side by side."""
-    path.write_text(comparison_page(comparison), encoding="utf-8")
 
 
 def _drawn(facts: RunFacts, name: str) -> dict[str, object]:

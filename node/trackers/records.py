@@ -18,7 +18,6 @@ from node.events import Averaged, Evaluated, Event, RoundDone
 
 MAX_TASKS: Final = 128  # of one event; the first ones in alphabetical order
 _LEFT_OUT: Final = frozenset({"round", "time_seconds", "best_round", "prompts"})
-_BY_TASK: Final = {"reward_by_task": "reward", "success_by_task": "success"}
 
 
 class TrackedRun(Struct, frozen=True):
@@ -42,13 +41,13 @@ def record_of(event: Event) -> Record | None:
     """Returns the numbers of an event; None for one that trackers do not get."""
     match event:
         case RoundDone():
-            found = {**_plain("round", event), **_phases(event)}
-            for field, group in _BY_TASK.items():
-                found |= _tasks(group, getattr(event, field))
+            phases = msgspec.structs.asdict(event.phases)
+            found = _plain("round", event) | {f"seconds/{phase}": seconds for phase, seconds in phases.items()}
+            found |= _tasks("reward", event.reward_by_task) | _tasks("success", event.success_by_task)
         case Evaluated():
-            found = {**_plain("held-out", event), **_tasks("held-out", event.reward_by_task)}
+            found = _plain("held-out", event) | _tasks("held-out", event.reward_by_task)
         case Averaged() if event.partner is not None:
-            found = dict(_plain("averaging", event))
+            found = _plain("averaging", event)
         case _:
             return None
     return Record(
@@ -56,17 +55,13 @@ def record_of(event: Event) -> Record | None:
     )
 
 
-def _plain(group: str, event: Struct) -> Mapping[str, float]:
+def _plain(group: str, event: Struct) -> dict[str, float]:
     """Returns the fields that are numbers."""
-    fields = msgspec.structs.asdict(event)
-    numbers = {
-        name: value for name, value in fields.items() if isinstance(value, int | float) and name not in _LEFT_OUT
+    return {
+        f"{group}/{name}": float(value)
+        for name, value in msgspec.structs.asdict(event).items()
+        if isinstance(value, int | float) and name not in _LEFT_OUT
     }
-    return {f"{group}/{name}": float(value) for name, value in numbers.items()}
-
-
-def _phases(event: RoundDone) -> dict[str, float]:
-    return {f"seconds/{phase}": seconds for phase, seconds in msgspec.structs.asdict(event.phases).items()}
 
 
 def _tasks(group: str, by_task: Mapping[str, float]) -> dict[str, float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,10 +64,9 @@ def _report(place: Home, html: Path | None, as_json: bool) -> None:
 
     facts = run_facts(place.metrics)
     if html is not None:
-        from node.report.html import write_report
+        from node.report.html import report_page
 
-        with _writable(html):
-            write_report(facts, html, name=place.path.name)
+        _write(html, report_page(facts, name=place.path.name))
     print_answer(facts, as_json, lambda: report_lines(facts))
 
 
@@ -79,10 +76,9 @@ def _compare(first: Home, second: Home, html: Path | None, as_json: bool) -> Non
 
     comparison = compare(run_facts(first.metrics), run_facts(second.metrics), distinct_names(first.path, second.path))
     if html is not None:
-        from node.report.html import write_comparison
+        from node.report.comparison_page import comparison_page
 
-        with _writable(html):
-            write_comparison(comparison, html)
+        _write(html, comparison_page(comparison))
     print_answer(comparison, as_json, lambda: comparison_lines(comparison))
 
 
@@ -91,11 +87,10 @@ def distinct_names(first: Path, second: Path) -> tuple[str, str]:
     return (first.name, second.name) if first.name != second.name else (str(first), str(second))
 
 
-@contextmanager
-def _writable(path: Path) -> Iterator[None]:
+def _write(path: Path, page: str) -> None:
     from protocol.errors import StorageError
 
     try:
-        yield
+        path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise StorageError(f"{path} cannot be written ({error.strerror}): name another file with --html") from None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from node.configuration import Config
+from node.configuration import Config, PolicySection
 from node.configuration.published import is_hub_id, published_name, shaping_configuration
 from node.export.model_card import CardFacts, model_card
+from node.export.source import Source
 from tests.node.export.trained_run import TrainedRun, trained_run
 
 
@@ -20,22 +22,11 @@ def run(tmp_path: Path) -> TrainedRun:
     return trained_run(tmp_path)
 
 
-def card_of(**changes: Any) -> str:
-    facts: dict[str, Any] = {
-        "form": "model",
-        "four_bit": False,
-        "base": "Qwen/Qwen3-0.6B",
-        "family": "ab" * 16,
-        "round": 1200,
-        "trained_parameters": 1,
-        "adapter_rank": 0,
-        "merged": False,
-        "replicas": 1,
-        "evaluation": None,
-        "run": None,
-        "config": Config().model_dump(mode="json"),
-    }
-    return model_card(CardFacts(**(facts | changes)))
+def card_of(base: str = "Qwen/Qwen3-0.6B", config: Any = None, **changes: Any) -> str:
+    configured = Config().model_dump(mode="json") if config is None else config
+    source = Source(Path("/c"), 1200, b"\xab" * 16, PolicySection(model=base), {}, configured, None)
+    facts = CardFacts(source, "model", four_bit=False, trained_parameters=1, adapter_rank=0, replicas=1, run=None)
+    return model_card(replace(facts, **changes))
 
 
 def front_matter(card: str) -> list[str]:
@@ -100,7 +91,7 @@ def test_adapter_says_how_to_load_it_with_its_base_model() -> None:
     card = card_of(form="adapter", adapter_rank=16)
     assert "AutoPeftModelForCausalLM" in card and "--max-lora-rank 16" in card
     assert "LoRA adapter of rank 16" in card
-    assert "merged into the model" in card_of(adapter_rank=16, merged=True)
+    assert "merged into the model" in card_of(adapter_rank=16)
 
 
 def test_configuration_in_the_card_has_what_shapes_the_weights_and_of_paths_the_last_name() -> None:
