@@ -31,6 +31,7 @@ from node.policy.model_files import model_folder
 from node.printable import printable
 from node.supervision.reporting import METRICS_BYTES
 from node.supervision.supervisor import LOG_BYTES
+from node.supervision.watching.swarm_watch import FRESH_HEARTBEAT_SECONDS
 from node.tasks.registry import load_tasks
 from protocol.errors import ConfigurationError, TransportError
 from swarm.blobs.room import store_disk_bytes
@@ -39,7 +40,6 @@ from swarm.hosts.network_interfaces import machine_ips
 
 PACKAGE = Path(__file__).parents[1]
 LOGS_BYTES = 2 * LOG_BYTES + METRICS_BYTES
-MAX_HEARTBEAT_SECONDS = 60.0  # an older heartbeat says nothing about a peer's clock now
 
 
 def examine(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]) -> Report:
@@ -142,8 +142,8 @@ def _network(home: Home, config: Config, running: RunningFacts, peers: tuple[Pee
     else:
         yield network.judge_addresses(machine_ips(), listening.endpoint, dials_out=bool(section.peers))
     connected = frozenset(peer.peer for peer in peers if peer.connected)
-    peer_facts = network_facts.peer_facts(section.peers, connected)
-    yield network.judge_peers(peer_facts, lan_discovery=section.lan_discovery, connected=len(connected))
+    failures = network_facts.dial_failures(section.peers, connected)
+    yield network.judge_peers(failures, lan_discovery=section.lan_discovery, connected=len(connected))
     ourselves = status.peer if status is not None else ""
     yield network.judge_lan(network_facts.lan_facts(section.lan_discovery, ourselves))
 
@@ -171,7 +171,7 @@ def _clock(
     home: Home, began: machine_facts.ClockReading, running: RunningFacts, peers: tuple[PeerView, ...]
 ) -> machine_facts.ClockFacts:
     swarm = running.status.swarm if running.status is not None else None
-    fresh = [peer for peer in peers if (peer.heartbeat_age_seconds or 0.0) < MAX_HEARTBEAT_SECONDS and peer.connected]
+    fresh = [peer for peer in peers if (peer.heartbeat_age_seconds or 0.0) < FRESH_HEARTBEAT_SECONDS and peer.connected]
     return machine_facts.ClockFacts(
         began=began,
         ended=machine_facts.clock_reading(),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from node.doctor.addresses import DEFAULT_PORT, EVERYWHERE, listen_hint
 from node.doctor.findings import Finding, error, ok, warning
-from node.doctor.network_facts import ApiFacts, LanFacts, ListenEndpoint, ListenFacts, PeerFacts
+from node.doctor.network_facts import ApiFacts, LanFacts, ListenEndpoint, ListenFacts
 from node.printable import printable
 from node.quantities import counted
 from swarm.api import ReachStatus
@@ -116,8 +116,9 @@ def judge_reach(reach: ReachStatus) -> Finding:
     return warning("nat", said, remedy)
 
 
-def judge_peers(peers: Sequence[PeerFacts], *, lan_discovery: bool, connected: int = 0) -> Finding:
-    """``connected``: the peers of the node that runs here."""
+def judge_peers(peers: Mapping[str, str | None], *, lan_discovery: bool, connected: int = 0) -> Finding:
+    """``peers``: by address why a configured one does not answer, None where it does; ``connected``: the peers of the
+    node that runs here."""
     if not peers:
         if connected:
             return ok("peers", f"{counted(connected, 'peer')} connected; none configured")
@@ -128,10 +129,10 @@ def judge_peers(peers: Sequence[PeerFacts], *, lan_discovery: bool, connected: i
             "none configured, and LAN discovery is off: this node trains alone until a peer dials it",
             "give a peer with --peer ADDRESS, or set swarm.lan_discovery=true",
         )
-    silent = [peer for peer in peers if peer.failure is not None]
+    silent = [(address, failure) for address, failure in peers.items() if failure is not None]
     if not silent:
         return ok("peers", f"{len(peers)} configured, all answer")
-    failures = "; ".join(f"{printable(peer.address)}: {printable(peer.failure or '')}" for peer in silent[:MAX_SHOWN])
+    failures = "; ".join(f"{printable(address)}: {printable(failure)}" for address, failure in silent[:MAX_SHOWN])
     message = f"{len(silent)} of {len(peers)} configured peers cannot be reached: {failures}"
     remedy = "check that each runs and that its starling status shows this address, and that no firewall is in between"
     return error("peers", message, remedy) if len(silent) == len(peers) else warning("peers", message, remedy)

@@ -48,12 +48,6 @@ class ApiFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerFacts:
-    address: str
-    failure: str | None  # None: the peer answers, or is connected
-
-
-@dataclass(frozen=True, slots=True)
 class LanFacts:
     enabled: bool
     interfaces: tuple[str, ...]  # IPv4 addresses from which multicast can be sent
@@ -99,10 +93,10 @@ def api_facts(ports: Sequence[int], token: Path, *, running: bool) -> ApiFacts:
     return ApiFacts(port, failure, token, stat.S_IMODE(token.stat().st_mode) if token.exists() else None)
 
 
-def peer_facts(addresses: Sequence[str], connected: frozenset[str]) -> tuple[PeerFacts, ...]:
-    """Dials each configured peer and returns whether it answers, within ``DIAL_SECONDS`` for all of them. A peer whose
-    id is ``connected`` counts as answering and is not dialled."""
-    return tuple(asyncio.run(_dial_all(addresses, connected)))
+def dial_failures(addresses: Sequence[str], connected: frozenset[str]) -> dict[str, str | None]:
+    """Dials each configured peer and returns why it does not answer, None where it does, within ``DIAL_SECONDS`` for
+    all of them. A peer whose id is ``connected`` counts as answering and is not dialled."""
+    return asyncio.run(_dial_all(addresses, connected))
 
 
 def lan_facts(enabled: bool, ourselves: str) -> LanFacts:
@@ -131,9 +125,9 @@ def _bind_error(endpoint: ListenEndpoint) -> str | None:
     return None
 
 
-async def _dial_all(addresses: Sequence[str], connected: frozenset[str]) -> list[PeerFacts]:
-    dials = [_dial(address, connected) for address in addresses]
-    return [PeerFacts(*pair) for pair in zip(addresses, await asyncio.gather(*dials), strict=True)]
+async def _dial_all(addresses: Sequence[str], connected: frozenset[str]) -> dict[str, str | None]:
+    failures = await asyncio.gather(*(_dial(address, connected) for address in addresses))
+    return dict(zip(addresses, failures, strict=True))
 
 
 async def _dial(address: str, connected: frozenset[str]) -> str | None:
@@ -143,7 +137,7 @@ async def _dial(address: str, connected: frozenset[str]) -> str | None:
             leads_to = await resolve(address, deadline_seconds=DIAL_SECONDS)
         except TransportError as error:
             return str(error)
-        failures = [peer.failure for peer in await _dial_all(leads_to, connected)]
+        failures = list((await _dial_all(leads_to, connected)).values())
         return None if None in failures else failures[0]
     endpoint = endpoint_of(address)
     if endpoint is None or "/p2p/" not in address:

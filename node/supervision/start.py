@@ -1,6 +1,6 @@
 """From a data directory and a configuration to a running node: directory, lock, key, cluster, then the supervisor.
 
-``_supervise`` names the two child processes: the learner (``node/learner/learner_process.py``), which trains, and the
+``run_node`` names the two child processes: the learner (``node/learner/learner_process.py``), which trains, and the
 swarm process (``swarm/swarm_process.py``), which holds the connections to peers.
 """
 
@@ -82,7 +82,19 @@ def run_node(
             )
         if not config.name:
             config = config.model_copy(update={"name": name_for(config.policy.model, key.peer_id)})
-        return asyncio.run(_supervise(home, config, key, lock, observer, until_input_ends, credentials))
+        swarm = msgspec.json.encode(swarm_settings(home, config, credentials))
+        learner = msgspec.json.encode(LearnerStart(str(home.path), config.model_dump(mode="json")))
+        stop_line = STOP_LINE.encode()
+        supervisor = Supervisor(
+            home,
+            config,
+            peer=key.peer_id,
+            swarm=ChildSpec("swarm", SWARM_COMMAND, swarm, lock.descriptor),
+            learner=ChildSpec("learner", LEARNER_COMMAND, learner, lock.descriptor, stop_line),
+            observer=observer,
+            trackers=tracker_specs(home, config),
+        )
+        return asyncio.run(_supervise(supervisor, until_input_ends=until_input_ends))
     finally:
         lock.release()
 
@@ -135,48 +147,20 @@ def name_for(model: str, peer: str) -> str:
     return f"{re.split('[:/]', model.rstrip('/'))[-1][:MODEL_NAME_CHARACTERS]}-{peer[-5:]}"
 
 
-async def _supervise(
-    home: Home,
-    config: Config,
-    key: NodeKey,
-    lock: Lock,
-    observer: Observer,
-    until_input_ends: bool,
-    credentials: ClusterCredentials | None,
-) -> RunOutcome:
-    supervisor = Supervisor(
-        home,
-        config,
-        peer=key.peer_id,
-        swarm=ChildSpec(
-            "swarm",
-            SWARM_COMMAND,
-            msgspec.json.encode(swarm_settings(home, config, credentials)),
-            lock.descriptor,
-        ),
-        learner=ChildSpec(
-            "learner",
-            LEARNER_COMMAND,
-            msgspec.json.encode(LearnerStart(str(home.path), config.model_dump(mode="json"))),
-            lock.descriptor,
-            STOP_LINE.encode(),
-        ),
-        observer=observer,
-        trackers=tracker_specs(home, config),
-    )
+async def _supervise(supervisor: Supervisor, *, until_input_ends: bool) -> RunOutcome:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, supervisor.request_stop, signal.Signals(number).name)
+
+    def on_input() -> None:
+        if not os.read(sys.stdin.fileno(), INPUT_BYTES):
+            loop.remove_reader(sys.stdin.fileno())
+            supervisor.request_stop("standard input ended")
+
     if until_input_ends:
-        loop.add_reader(sys.stdin.fileno(), _on_input, loop, supervisor)
+        loop.add_reader(sys.stdin.fileno(), on_input)
     gc.freeze()  # imported modules stay; scanning them would block the API for a tenth of a second each time
     return await supervisor.run()
-
-
-def _on_input(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
-    if not os.read(sys.stdin.fileno(), INPUT_BYTES):
-        loop.remove_reader(sys.stdin.fileno())
-        supervisor.request_stop("standard input ended")
 
 
 def _take_lock(home: Home, observer: Observer) -> Lock | LockHeld:

@@ -8,7 +8,7 @@ from typing import Final
 
 from node.api.answers import escaped_swarm_status, peers_answer
 from node.api.presence import Presence
-from node.api.types import PeersAnswer, PeerView
+from node.api.types import PeersAnswer
 from node.events import NamedPeer, PeersChanged
 from node.supervision.watching.clock_watch import ClockWatch
 from protocol.errors import TransportError
@@ -61,13 +61,14 @@ class SwarmWatch:
 
     def clock_note(self) -> str | None:
         """Judges this machine's clock once a look; returns a note where the verdict is news."""
-        peers = [peer for peer in self.peers.peers if peer.connected and _is_fresh(peer)]
-        offsets = [peer.clock_offset_seconds for peer in peers if peer.clock_offset_seconds is not None]
+        offsets = [
+            peer.clock_offset_seconds
+            for peer in self.peers.peers
+            if peer.connected
+            and (peer.heartbeat_age_seconds or 0.0) < FRESH_HEARTBEAT_SECONDS
+            and peer.clock_offset_seconds is not None
+        ]
         if not self._clock_watch.look(offsets):
             return None
         told = self._clock_watch.told
         return f"CLOCK: {told.message}. To do: {told.remedy}." if told else "The clocks agree again."
-
-
-def _is_fresh(peer: PeerView) -> bool:
-    return peer.heartbeat_age_seconds is None or peer.heartbeat_age_seconds < FRESH_HEARTBEAT_SECONDS

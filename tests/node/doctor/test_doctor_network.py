@@ -19,11 +19,10 @@ from node.doctor.network_facts import (
     LanFacts,
     ListenEndpoint,
     ListenFacts,
-    PeerFacts,
     api_facts,
+    dial_failures,
     endpoint_of,
     listen_facts,
-    peer_facts,
 )
 from protocol.identity import NodeKey
 from tests.node.doctor.judged import with_remedy
@@ -127,13 +126,14 @@ def test_a_fixed_port_need_not_be_chosen_again_and_a_providers_nat_forwards_none
 
 
 def test_peers_are_an_error_only_when_none_of_them_answers() -> None:
-    here, gone = PeerFacts("/a", None), PeerFacts("/b\x1b[31m", "no answer within 5 s")
-    with_remedy(judge_peers([], lan_discovery=True), OK, "LAN discovery")
-    with_remedy(judge_peers([], lan_discovery=False), WARNING, "--peer ADDRESS", "swarm.lan_discovery=true")
-    with_remedy(judge_peers([], lan_discovery=False, connected=1), OK, "1 peer connected")
-    with_remedy(judge_peers([here, here], lan_discovery=True), OK, "2 ")
-    with_remedy(judge_peers([here, gone], lan_discovery=True), WARNING, "1 of 2", "/b\\x1b[31m: no answer within 5 s")
-    with_remedy(judge_peers([gone], lan_discovery=True), ERROR, "1 of 1")
+    here, gone = {"/a": None, "/c": None}, {"/b\x1b[31m": "no answer within 5 s"}
+    with_remedy(judge_peers({}, lan_discovery=True), OK, "LAN discovery")
+    with_remedy(judge_peers({}, lan_discovery=False), WARNING, "--peer ADDRESS", "swarm.lan_discovery=true")
+    with_remedy(judge_peers({}, lan_discovery=False, connected=1), OK, "1 peer connected")
+    with_remedy(judge_peers(here, lan_discovery=True), OK, "2 ")
+    both = {**here, **gone}
+    with_remedy(judge_peers(both, lan_discovery=True), WARNING, "1 of 3", "/b\\x1b[31m: no answer within 5 s")
+    with_remedy(judge_peers(gone, lan_discovery=True), ERROR, "1 of 1")
 
 
 def test_lan_discovery_is_judged_by_whether_multicast_works() -> None:
@@ -171,30 +171,28 @@ def answering(answer: bytes) -> Iterator[str]:
 )
 def test_a_configured_peer_is_one_that_greets_as_libp2p_does(answer: bytes, failure: str | None) -> None:
     with answering(answer) as address:
-        (found,) = peer_facts([address], frozenset())
-    assert found.address == address
-    assert found.failure is None if failure is None else failure in (found.failure or "")
+        found = dial_failures([address], frozenset())[address]
+    assert found is None if failure is None else failure in (found or "")
 
 
 def test_a_peer_where_nobody_listens_is_refused_and_an_odd_address_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}/p2p/{PEER}"
-    refused, odd, half = peer_facts([closed, "example.org", "/ip4/127.0.0.1/tcp/1"], frozenset())
-    assert "refused" in (refused.failure or "").lower()
-    assert all("/ip4/HOST/tcp/PORT/p2p/PEER" in (each.failure or "") for each in (odd, half))
+    refused, *odd = dial_failures([closed, "example.org", "/ip4/127.0.0.1/tcp/1"], frozenset()).values()
+    assert "refused" in (refused or "").lower()
+    assert len(odd) == 2 and all("/ip4/HOST/tcp/PORT/p2p/PEER" in (each or "") for each in odd)
 
 
 def test_a_connected_peer_is_not_dialled_again() -> None:
-    assert peer_facts([f"/ip4/192.0.2.1/tcp/1/p2p/{PEER}"], frozenset({PEER})) == (
-        PeerFacts(f"/ip4/192.0.2.1/tcp/1/p2p/{PEER}", None),
-    )
+    address = f"/ip4/192.0.2.1/tcp/1/p2p/{PEER}"
+    assert dial_failures([address], frozenset({PEER})) == {address: None}
 
 
 def test_a_peer_that_stays_silent_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_facts, "DIAL_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        (found,) = peer_facts([f"/ip4/127.0.0.1/tcp/{mute.getsockname()[1]}/p2p/{PEER}"], frozenset())
-    assert found.failure is not None
+        (found,) = dial_failures([f"/ip4/127.0.0.1/tcp/{mute.getsockname()[1]}/p2p/{PEER}"], frozenset()).values()
+    assert found is not None
 
 
 def test_each_finding_is_a_line_in_columns_with_its_remedy_below() -> None:
