@@ -201,7 +201,7 @@ def peer_lines(peers: Sequence[PeerView]) -> list[str]:
         activity = _trains(beat) if beat else "no heartbeat yet"
         round_trip = f"{peer.round_trip_seconds * 1e3:.0f} ms" if peer.round_trip_seconds is not None else "-"
         link = "connected" if peer.connected else "left" if has_left(peer) else "away"
-        exchanges = f"  {_exchanges(peer)}" if peer.last_exchange else ""
+        exchanges = f"  weights {exchanges_line(peer)}" if peer.last_exchange else ""
         ban = f"  banned: {printable(peer.banned_because)}" if peer.banned_because else ""
         groups = f"groups {peer.groups_received} seen, {peer.groups_used} used, {peer.groups_rejected} rejected"
         lines.append(
@@ -216,10 +216,15 @@ def has_left(peer: PeerView) -> bool:
     return peer.heartbeat is not None and peer.heartbeat_age_seconds is None
 
 
+def ends_of(peer: str) -> str:
+    """Returns a peer's id as it fits a column."""
+    return f"{peer[:6]}…{peer[-6:]}"
+
+
 def panel_peer_line(peer: PeerView) -> str:
     """Describes a connected peer for a narrow terminal: who it is comes first, the long id not at all."""
     beat = peer.heartbeat
-    name = printable(beat.name, 64) if beat and beat.name else f"{peer.peer[:6]}…{peer.peer[-6:]}"
+    name = printable(beat.name, 64) if beat and beat.name else ends_of(peer.peer)
     activity = _trains(beat) if beat else "no heartbeat yet"
     round_trip = f"{peer.round_trip_seconds * 1e3:.0f} ms  " if peer.round_trip_seconds is not None else ""
     banned = "  banned" if peer.banned_because else ""
@@ -322,12 +327,12 @@ def reach_lines(swarm: SwarmStatus) -> list[str]:
     return lines
 
 
-def _exchanges(peer: PeerView) -> str:
+def exchanges_line(peer: PeerView) -> str:
     """Describes the exchanges of weights with a peer."""
-    counts = f"weights averaged {times(peer.exchanges_committed)}, {peer.exchanges_abandoned} abandoned"
+    counts = f"averaged {times(peer.exchanges_committed)}, {peer.exchanges_abandoned} abandoned"
     last = peer.last_exchange
     if last is None:
-        return counts
+        return "never averaged with this peer"
     outcome = "averaged" if last.committed else f"abandoned: {printable(last.because, 200)}"
     encoding = f" as {printable(last.encoding, 64)}" if last.encoding else ""
     return f"{counts}, last {outcome} ({size(last.sent_bytes)} sent, {size(last.received_bytes)} received{encoding})"

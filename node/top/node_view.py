@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from node.api.answers import donor_lines, engine_line
-from node.api.types import HistoryAnswer, NodeStatus, Series, Timeline
+from node.api.types import HistoryAnswer, NodeStatus
 from node.cli.wording import evaluated_line, fault_line
 from node.events import RoundDone
 from node.quantities import duration, size, times
@@ -17,6 +17,7 @@ NAME_CELLS = 24  # of a chart
 MAX_LINES = 3  # of one long text
 MAX_HEIGHT = 4  # of one chart
 MAX_NOTES = 5
+SPEEDS = {"generated t/s": "generated_tokens_per_second", "trained t/s": "trained_tokens_per_second"}
 
 
 def node_lines(
@@ -30,7 +31,9 @@ def node_lines(
         return [*facts, *_long("charts", "none yet: no round is done", cells, "faint"), *notes]
     spare = rows - len(facts) - len(notes) - 1
     height = max(1, min(MAX_HEIGHT, spare // len(charted)))
-    lines: list[Line] = [*facts, (Span(_heading(history.rounds), "title"),)]
+    elapsed_seconds = history.rounds.time_seconds[-1] - history.rounds.time_seconds[0]
+    heading = f"Reward by task (a full bar is 1) and tokens/s, over {duration(elapsed_seconds)}"
+    lines: list[Line] = [*facts, (Span(heading, "title"),)]
     for name, value, values, high in charted:
         drawn = bars(values, cells - NAME_CELLS - VALUE_CELLS - 2, high=high, height=height)
         lead = [f"{'':{NAME_CELLS + VALUE_CELLS}}"] * (height - 1)
@@ -44,7 +47,7 @@ def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
     half = cells // 2
     lines = _long("now", status.waiting_for or status.state, cells, "")
     pairs = [
-        ("round", _round(done)),
+        ("round", f"{done.round:,}, took {done.seconds:.1f} s" if done else "none yet"),
         ("reward", f"{number(done.reward, 3)} last round" if done else "–"),
         ("generated", f"{number(done.tokens_per_second)} tokens/s" if done else "–"),
         ("in total", f"{number(done.tokens_generated_total)} tokens" if done else "–"),
@@ -91,47 +94,24 @@ def _long(title: str, text: str, cells: int, style: Style) -> list[Line]:
 
 def _charts(
     done: RoundDone | None, history: HistoryAnswer | None
-) -> list[tuple[str, str, Sequence[float | None], float]]:
+) -> Sequence[tuple[str, str, Sequence[float | None], float]]:
     """Returns name, last value, values, and the value of a full bar, for each chart."""
     if history is None or not history.rounds.time_seconds:
         return []
-    charted: list[tuple[str, str, Sequence[float | None], float]] = []
-    by_name = {(series.name, series.task): series for series in history.rounds.series}
-    tasks = sorted(task for name, task in by_name if name == "reward" and task is not None)
-    for task in tasks:
-        values = by_name["reward", task].values
-        charted.append((task, number(_last(values), 2), values, 1.0))
-    if len(tasks) != 1 and ("reward", None) in by_name:
-        values = by_name["reward", None].values
-        charted.insert(0, ("reward, mean", number(_last(values), 2), values, 1.0))
-    speeds = [
-        (name, by_name[key, None])
-        for name, key in (
-            ("generated t/s", "generated_tokens_per_second"),
-            ("trained t/s", "trained_tokens_per_second"),
-        )
-        if (key, None) in by_name
+    values = {(series.name, series.task): series.values for series in history.rounds.series}
+    rewards = {task: values["reward", task] for name, task in values if name == "reward" and task is not None}
+    titled = sorted(rewards.items())
+    if len(rewards) != 1 and ("reward", None) in values:
+        titled.insert(0, ("reward, mean", values["reward", None]))
+    speeds = [(name, values[key, None]) for name, key in SPEEDS.items() if (key, None) in values]
+    highest = max((value for _, some in speeds for value in some if value is not None), default=0.0)
+    return [(name, number(_last(some), 2), some, 1.0) for name, some in titled] + [
+        (name, number(_last(some)), some, highest) for name, some in speeds
     ]
-    highest = max((_highest(series) for _, series in speeds), default=0.0)
-    charted += [(name, number(_last(series.values)), series.values, highest) for name, series in speeds]
-    return charted
-
-
-def _heading(rounds: Timeline) -> str:
-    elapsed_seconds = rounds.time_seconds[-1] - rounds.time_seconds[0]
-    return f"Reward by task (a full bar is 1) and tokens/s, over {duration(elapsed_seconds)}"
 
 
 def _last(values: Sequence[float | None]) -> float | None:
     return next((value for value in reversed(values) if value is not None), None)
-
-
-def _highest(series: Series) -> float:
-    return max((value for value in series.values if value is not None), default=0.0)
-
-
-def _round(done: RoundDone | None) -> str:
-    return "none yet" if done is None else f"{done.round:,}, took {done.seconds:.1f} s"
 
 
 def _staleness(done: RoundDone | None) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from node.api.reasons import words_for
 from node.api.types import HeartbeatView, PeerView
-from node.cli.wording import has_left
-from node.quantities import duration, size, times
+from node.cli.wording import ends_of, exchanges_line, has_left
+from node.quantities import duration
 from node.top.text import Column, Line, Span, Style, fitted, number, wrapped
 
 USED = frozenset({"used", "replayed"})
@@ -40,7 +40,7 @@ def columns(cells: int) -> tuple[PeerColumn, ...]:
 def name_of(peer: PeerView) -> str:
     if peer.heartbeat is not None and peer.heartbeat.name:
         return peer.heartbeat.name
-    return f"{peer.peer[:6]}…{peer.peer[-6:]}"
+    return ends_of(peer.peer)
 
 
 def ordered(peers: Sequence[PeerView], by: PeerColumn | None, *, backwards: bool) -> list[PeerView]:
@@ -62,7 +62,7 @@ def peer_detail_lines(peer: PeerView, cells: int) -> list[Line]:
         ("trains", "no heartbeat yet" if beat is None else _trains(beat), ""),
         ("groups", _groups(peer), ""),
         ("not used", _why_in_words(peer), ""),
-        ("weights", _weights(peer), ""),
+        ("weights", exchanges_line(peer), ""),
     ]
     if peer.banned_because is not None:
         facts.insert(1, ("banned", peer.banned_because, "bad"))
@@ -127,15 +127,6 @@ def _why_in_words(peer: PeerView) -> str:
     return f"{count:,} ×: {words_for(reason)}{others}"
 
 
-def _weights(peer: PeerView) -> str:
-    last = peer.last_exchange
-    if last is None:
-        return "never averaged with this peer"
-    outcome = "averaged" if last.committed else f"abandoned: {last.because}"
-    counts = f"averaged {times(peer.exchanges_committed)}, {peer.exchanges_abandoned} abandoned"
-    return f"{counts}; last {outcome} ({size(last.sent_bytes)} sent, {size(last.received_bytes)} received)"
-
-
 def _reputation(peer: PeerView) -> Span:
     value = peer.reputation
     return Span(f"{value:.2f}", "bad" if value < BAD_REPUTATION else "warn" if value < DOUBTFUL_REPUTATION else "")
@@ -155,11 +146,8 @@ def _short(model: str) -> str:
     return model.rpartition("/")[2] or model
 
 
-def _family_start(beat: HeartbeatView) -> str:
-    return beat.family[:8] if beat.model else "–"
-
-
-_model, _family = _reported(lambda beat: _short(beat.model) or beat.phase), _reported(_family_start)
+_model = _reported(lambda beat: _short(beat.model) or beat.phase)
+_family = _reported(lambda beat: beat.family[:8] if beat.model else "–")
 _WHY = PeerColumn(
     Column("why not used", 24, grows=3), lambda peer: Span(_why(peer)), lambda peer: (not _why(peer), _why(peer))
 )

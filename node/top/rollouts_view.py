@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from node.api.types import GroupSeen, RolloutsAnswer, RoundRollouts, WhyNot
+from node.cli.wording import ends_of
 from node.quantities import duration
 from node.top.text import Column, Line, Span, Style, fitted, number, table, wrapped
 
@@ -68,7 +69,7 @@ def _group(group: GroupSeen, now_seconds: float) -> tuple[Span, ...]:
     outcome = group.outcome.replace("_", " ")
     return (
         Span(duration(max(0.0, now_seconds - group.time_seconds))),
-        Span(group.name or f"{group.peer[:6]}…{group.peer[-6:]}"),
+        Span(group.name or ends_of(group.peer)),
         Span(group.task),
         Span(f"{group.reward_mean:.2f} ± {group.reward_spread:.2f}"),
         Span(f"{outcome}: {group.detail or group.because}", STYLES.get(group.outcome, "")),

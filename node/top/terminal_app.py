@@ -54,7 +54,7 @@ THEME = "ansi-dark"  # the terminal's own colours and background; ``styled`` cho
 
 
 class Page(VerticalScroll, can_focus=True):
-    """A page of text that scrolls, drawn for its width."""
+    """A page of text that scrolls, drawn for its width. ``lines_of`` takes what was seen, cells and rows."""
 
     def __init__(self, view: View, lines_of: Callable[[Seen, int, int], Sequence[Line] | None]) -> None:
         super().__init__(id=view)
@@ -113,10 +113,19 @@ class Top(App[None]):
         self._title = Static(markup=False, id="title")
         self._views = Static(markup=False, id="views")
         self._pages: dict[View, Page | PeersPage] = {
-            View.NODE: Page(View.NODE, _node),
+            View.NODE: Page(
+                View.NODE,
+                lambda seen, cells, rows: node_lines(seen.status, seen.history, seen.at_seconds, cells, rows),
+            ),
             View.PEERS: PeersPage(),
-            View.SWARM: Page(View.SWARM, _swarm),
-            View.ROLLOUTS: Page(View.ROLLOUTS, _rollouts),
+            View.SWARM: Page(
+                View.SWARM,
+                lambda seen, cells, _: swarm_lines(seen.swarm, cells) if seen.swarm else None,
+            ),
+            View.ROLLOUTS: Page(
+                View.ROLLOUTS,
+                lambda seen, cells, _: rollouts_lines(seen.rollouts, seen.at_seconds, cells) if seen.rollouts else None,
+            ),
         }
         self.theme = THEME
 
@@ -179,18 +188,6 @@ class Top(App[None]):
         page.draw(seen)
         if not isinstance(self.screen, Help):
             page.take_focus()
-
-
-def _node(seen: Seen, cells: int, rows: int) -> list[Line]:
-    return node_lines(seen.status, seen.history, seen.at_seconds, cells, rows)
-
-
-def _swarm(seen: Seen, cells: int, _: int) -> list[Line] | None:
-    return None if seen.swarm is None else swarm_lines(seen.swarm, cells)
-
-
-def _rollouts(seen: Seen, cells: int, _: int) -> list[Line] | None:
-    return None if seen.rollouts is None else rollouts_lines(seen.rollouts, seen.at_seconds, cells)
 
 
 def _title(seen: Seen, cells: int) -> Line:
