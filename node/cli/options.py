@@ -6,14 +6,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import Annotated, TextIO
 
 import typer
 
+from node.home import Home, home_at
 from protocol.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from node.home import Home
 
 PeerOption = Annotated[
     list[str] | None,
@@ -68,8 +66,6 @@ SetOption = Annotated[
 
 def home_of(given: Path | None) -> Home:
     """Returns the data directory that a verb is for."""
-    from node.home import home_at
-
     return home_at(given, os.environ)
 
 

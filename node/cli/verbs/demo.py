@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from protocol.errors import ConfigurationError
+
 BUILTIN = "builtin:wren,builtin:robin,builtin:finch"
 BUILTIN_FAMILY = ",".join(["builtin:wren"] * 4)
 
@@ -49,7 +51,6 @@ def demo(
     from node.demo.plan import DemoReport
     from node.demo.run import DemoSettings, demonstrate
     from node.demo.show import DemoDisplay, show_report
-    from protocol.errors import ConfigurationError
 
     names = _named_models(models or (BUILTIN_FAMILY if family else BUILTIN), family=family)
     if json_file is not None and not json_file.parent.is_dir():
@@ -76,7 +77,6 @@ def demo(
 
 def _named_models(models: str, *, family: bool) -> tuple[str, ...]:
     """Returns the model of each node. Raises ``ConfigurationError`` where these are no such demonstration."""
-    from protocol.errors import ConfigurationError
 
     names = tuple(name.strip() for name in models.split(",") if name.strip())
     if len(names) < 2:

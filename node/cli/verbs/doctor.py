@@ -8,6 +8,7 @@ import sys
 import typer
 
 from node.cli.options import HomeOption, JsonOption, SetOption, assignments, home_of, print_answer, shown_width
+from swarm.exit_codes import ExitCode
 
 
 def doctor(home: HomeOption = None, sets: SetOption = None, as_json: JsonOption = False) -> None:
@@ -27,7 +28,6 @@ def doctor(home: HomeOption = None, sets: SetOption = None, as_json: JsonOption 
     """
     from node.cli.wording import finding_lines
     from node.doctor.examination import examine
-    from swarm.exit_codes import ExitCode
 
     report = examine(home_of(home), os.environ, assignments(sets))
     print_answer(report, as_json, lambda: finding_lines(report, shown_width(sys.stdout)))

@@ -11,10 +11,10 @@ import typer
 
 from node.cli.options import HomeOption, JsonOption, home_of, print_answer
 from node.cli.verbs.swarm import OwnerKeyOption, addresses_here, duration_seconds, signed_invite
-from protocol.errors import ConfigurationError
+from node.home import Home
+from protocol.errors import ConfigurationError, TransportError
 
 if TYPE_CHECKING:
-    from node.home import Home
     from swarm.donors.donor_list import ListedDonor
 
 app = typer.Typer(
@@ -114,7 +114,6 @@ def remove(
 
 def _cut_off(where: Home, peer: str) -> None:
     """Ends the stream of a donor at the node that runs here, if one does."""
-    from protocol.errors import TransportError
     from swarm.client import SwarmClient
 
     try:

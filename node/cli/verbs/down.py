@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from node.cli.options import HomeOption, home_of
-
-if TYPE_CHECKING:
-    from node.home import Home
+from node.home import Home, holder_of, is_locked
+from protocol.errors import DeadlineError, UnreachableError
 
 POLL_SECONDS = 0.1
 SILENT_SECONDS = 10.0
@@ -28,8 +27,6 @@ def down(
 
     Example: starling down --wait 60
     """
-    from node.home import is_locked
-    from protocol.errors import DeadlineError
 
     where = home_of(home)
     began = time.monotonic()
@@ -51,9 +48,7 @@ def _ask(where: Home, waited_seconds: float) -> bool:
     A node that starts opens its socket within seconds; one that does not answer after ``SILENT_SECONDS`` gets a signal.
     """
     from node.api.node_client import ask_stop
-    from node.home import holder_of
     from node.relay.asking import ask_relay_to_end
-    from protocol.errors import DeadlineError, UnreachableError
 
     try:
         ask_stop(where)

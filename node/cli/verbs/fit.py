@@ -9,6 +9,7 @@ import typer
 
 from node.cli.options import HomeOption, JsonOption, SetOption, assignments, home_of, print_answer
 from protocol.errors import ConfigurationError
+from swarm.exit_codes import ExitCode
 
 
 def fit(
@@ -43,7 +44,6 @@ def fit(
     from node.policy.model_files import model_folder
     from node.tasks.registry import load_tasks
     from swarm.donors.donor_list import may_have_donors
-    from swarm.exit_codes import ExitCode
 
     where = home_of(home)
     flags = assignments(sets) | ({"policy.model": model} if model else {})

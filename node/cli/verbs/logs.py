@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from node.cli.options import HomeOption, home_of
+from protocol.errors import StorageError
 
 POLL_SECONDS = 0.3
 
@@ -43,7 +44,6 @@ def logs(
     import time
 
     from node.cli.log_lines import LogFollower, last_lines
-    from protocol.errors import StorageError
 
     where = home_of(home)
     path = where.log(of)

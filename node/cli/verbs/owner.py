@@ -16,10 +16,10 @@ import typer
 
 from node.cli.options import HomeOption, home_of
 from node.cli.verbs.swarm import OwnerKeyOption, duration_seconds
-from protocol.errors import ConfigurationError
+from node.home import Home
+from protocol.errors import ConfigurationError, ProtocolError, RefusedError, UnreachableError
 
 if TYPE_CHECKING:
-    from node.home import Home
     from protocol.cluster.cluster_manifest import Cluster
     from protocol.identity import NodeKey
     from swarm.cluster.cluster_files import ClusterFiles
@@ -121,7 +121,6 @@ def apply_document(
     from protocol import limits
     from protocol.cluster.admission import judge_key_change, judge_revocations
     from protocol.cluster.refusal import AdmissionRefused
-    from protocol.errors import RefusedError
     from swarm.cluster.cluster_files import cluster_files, read_cluster, read_key_change, read_revocations
 
     where = home_of(home)
@@ -166,7 +165,6 @@ def _owned(home: Path | None, owner_key: Path | None) -> _Owned:
 def _revoked_key(target: str, cluster: Cluster) -> tuple[bool, bytes]:
     """Returns whether ``target`` is an invite, and the public key of its invitation or of the peer."""
     from protocol.cluster.invite import SCHEME, decode_invite
-    from protocol.errors import ProtocolError
     from protocol.identity import public_bytes_of
 
     try:
@@ -213,7 +211,6 @@ def _signed_list(owned: _Owned, is_invite: bool, key: bytes, *, revoked: bool) -
 def _keep_and_hand_over(
     home: Home, files: ClusterFiles, kind: Decree, document: bytes, *, done: str = "Signed"
 ) -> None:
-    from protocol.errors import UnreachableError
     from swarm.client import SwarmClient
 
     files.keep(FILES[kind], document)

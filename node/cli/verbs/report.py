@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from node.cli.options import HomeOption, JsonOption, home_of, print_answer
-
-if TYPE_CHECKING:
-    from node.home import Home
+from node.home import Home
+from protocol.errors import ConfigurationError, StorageError
 
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write one HTML page that loads nothing else.")
@@ -39,7 +38,6 @@ def report(
 
     starling report ~/with-peers ~/alone --html both.html
     """
-    from protocol.errors import ConfigurationError
 
     named: list[Path | None] = [*runs] if runs else [home]
     places = [home_of(run) for run in named]
@@ -88,7 +86,6 @@ def distinct_names(first: Path, second: Path) -> tuple[str, str]:
 
 
 def _write(path: Path, page: str) -> None:
-    from protocol.errors import StorageError
 
     try:
         path.write_text(page, encoding="utf-8")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from node.cli.options import HomeOption, JsonOption, home_of, print_answer
+from node.home import Home
+from protocol.errors import DeadlineError
 from swarm.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from node.home import Home
 
 CheckOption = Annotated[
     bool, typer.Option("--check", help="Print only whether the node is healthy; exit with code 1 where it is not.")
@@ -25,7 +24,6 @@ def status(home: HomeOption = None, as_json: JsonOption = False, check: CheckOpt
     """
     from node.api.node_client import ask_status
     from node.cli.wording import status_lines
-    from protocol.errors import DeadlineError
 
     where = home_of(home)
     try:

@@ -7,15 +7,13 @@ import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from node.cli.options import HomeOption, JsonOption, home_of, print_answer
-from protocol.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from node.home import Home
+from node.home import Home
+from protocol.errors import ConfigurationError, TransportError
 
 DAY_SECONDS = 86_400
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": DAY_SECONDS}
@@ -195,7 +193,6 @@ def addresses_here(home: Home, *, needs_owner: bool) -> list[str]:
     Says on standard error where nobody could join by them."""
     from node.api.node_client import ask_status
     from node.relay.asking import relay_status
-    from protocol.errors import TransportError
 
     try:
         swarm = ask_status(home).swarm

@@ -20,12 +20,12 @@ from node.cli.options import (
     home_of,
     shown_width,
 )
+from node.home import Home
 from protocol.errors import ConfigurationError
 from swarm.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from node.doctor.before_start import StartCheck
-    from node.home import Home
     from node.supervision.outcome import RunOutcome
 
 T = TypeVar("T")
