@@ -19,14 +19,7 @@ from numpy.typing import NDArray
 from node.checkpoints.checkpoint_files import TENSORS, rounds
 from node.demo.family import FamilyReport, NodeResult, make_family_report, moments_of
 from node.demo.member import DemoError
-from node.demo.run import (
-    DemoSettings,
-    Display,
-    homes_of,
-    learn_both_ways,
-    run_in_temporary_directory,
-    this_machine,
-)
+from node.demo.run import DemoSettings, Display, homes_of, learn_both_ways, run_in_temporary_directory, this_machine
 from node.home import Home
 from node.policy.safetensors_header import read_header
 from node.version import VERSION

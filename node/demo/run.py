@@ -19,15 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from node.demo.forecast import (
-    DemoForecast,
-    DemoPart,
-    Measuring,
-    about,
-    measured_core_shares,
-    others_beside,
-    plan_lines,
-)
+from node.demo.forecast import DemoForecast, DemoPart, Measuring, about, measured_core_shares, others_beside, plan_lines
 from node.demo.measuring import measure_policies
 from node.demo.member import DemoError, DemoNode, MemberPlan, Tally
 from node.demo.plan import DemoReport, ModelResult, make_report

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import (
-    CheckpointOption,
-    HomeOption,
-    JsonOption,
-    home_of,
-    print_answer,
-    set_compute_defaults,
-)
+from node.cli.options import CheckpointOption, HomeOption, JsonOption, home_of, print_answer, set_compute_defaults
 
 if TYPE_CHECKING:
     from rich.status import Status

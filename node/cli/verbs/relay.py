@@ -7,15 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from node.cli.options import (
-    HomeOption,
-    JoinOption,
-    JsonEventsOption,
-    PeerOption,
-    SetOption,
-    assignments,
-    home_of,
-)
+from node.cli.options import HomeOption, JoinOption, JsonEventsOption, PeerOption, SetOption, assignments, home_of
 from node.cli.verbs.up import accepted_invite, flags_of, prepared_or_exit
 
 OPTIONS: Final = {"swarm.peers": "--peer", "swarm.listen": "--listen"}  # each key that has an option of its own

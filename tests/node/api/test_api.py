@@ -35,7 +35,6 @@ from node.api.types import (
     HistoryAnswer,
     NodeState,
     NodeStatus,
-    Paused,
     PeersAnswer,
     PeerView,
 )
@@ -56,6 +55,7 @@ from protocol.errors import IdentityError, StorageError, UnreachableError
 from swarm.api import SwarmStatus
 from tests.factories import round_done
 from tests.hang_guard import HANG_SECONDS
+from tests.node.api.asked import Asked
 
 TOKEN = "t" * 43
 SWARM = SwarmStatus(
@@ -84,11 +84,11 @@ def peer(name: str, banned_because: str | None = None) -> PeerView:
     return PeerView(name, True, (), 0.01, None, None, 0, 0, 0, 1.0, banned_because)
 
 
-class Node:
+class Node(Asked):
     """A made-up supervisor; ``stops`` holds the reasons of the requests to stop."""
 
     def __init__(self) -> None:
-        self.stops: list[str] = []
+        super().__init__()
         self.now = NodeStatus(
             version=VERSION,
             pid=1,
@@ -123,17 +123,6 @@ class Node:
 
     def peers(self) -> PeersAnswer:
         return PeersAnswer((peer("ann"), peer("bob", "lies")))
-
-    def request_stop(self, because: str) -> None:
-        self.stops.append(because)
-
-    def pause(self, for_seconds: float | None, *, at_once: bool) -> Paused | None:
-        self.stops.append(f"pause for {for_seconds}, at once {at_once}")
-        return Paused(100.0, "asked by its owner", None if for_seconds is None else 100.0 + for_seconds)
-
-    def resume(self, for_seconds: float | None) -> Paused | None:
-        self.stops.append(f"resume for {for_seconds}")
-        return None
 
     def change(self, **changes: Any) -> None:
         self.now = msgspec.structs.replace(self.now, **changes)

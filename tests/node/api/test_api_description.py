@@ -28,7 +28,6 @@ from node.api.types import (
     JoinLine,
     NodeState,
     NodeStatus,
-    Paused,
     PeersAnswer,
     RolloutsAnswer,
     SamplesAnswer,
@@ -55,6 +54,7 @@ from protocol.messages import Heartbeat, TaskSuccess
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
 from tests.factories import round_done
 from tests.hang_guard import HANG_SECONDS
+from tests.node.api.asked import Asked
 
 TOKEN = "t" * 43
 HOSTILE = "\x1b[31m<script>\u202e\n"
@@ -107,12 +107,12 @@ def recorded() -> RunRecord:
     return record
 
 
-class Node:
+class Node(Asked):
     """A made-up node with a value in every field."""
 
     def __init__(self) -> None:
         self.record = recorded()
-        self.stops: list[str] = []
+        super().__init__()
         self.broken = False
 
     def status(self) -> NodeStatus:
@@ -154,17 +154,6 @@ class Node:
         )  # fmt: skip
         banned = PeerStatus("12D3KooWeve", False, (), None, None, None, 0, 0, 0, 0.0, f"lies {HOSTILE}")
         return PeersAnswer((peer_view(known, self.record.rollouts.outcomes_of(known.peer)), peer_view(banned)))
-
-    def request_stop(self, because: str) -> None:
-        self.stops.append(because)
-
-    def pause(self, for_seconds: float | None, *, at_once: bool) -> Paused | None:
-        self.stops.append(f"pause for {for_seconds}, at once {at_once}")
-        return Paused(100.0, "asked by its owner", None if for_seconds is None else 100.0 + for_seconds)
-
-    def resume(self, for_seconds: float | None) -> Paused | None:
-        self.stops.append(f"resume for {for_seconds}")
-        return None
 
 
 class Served:
