@@ -172,7 +172,7 @@ def _ends(stretches: list[Stretch]) -> tuple[float, ...]:
 
 def _of_tasks(stretches: list[Stretch]) -> list[Series]:
     """Returns the series that exist once for each task."""
-    keys = {name for stretch in stretches for name in stretch.values if "/" in name}
+    keys = {name for stretch in stretches for name in stretch.values.names if "/" in name}
     parts = {key: key.partition("/") for key in sorted(keys)[: len(TASK_SERIES) * MAX_TASKS]}
     return [_series(stretches, key, "reward", name, task) for key, (name, _, task) in parts.items()]
 

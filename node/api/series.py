@@ -28,34 +28,22 @@ SHARED_NAMES: Final = 64  # sets of names that later samples share
 Kind = Literal["mean", "last", "max"]
 
 
-class Values(Mapping[str, tuple[float, int]]):
+class Values:
     """By name a value and how many samples had it, without an object for each."""
 
-    __slots__ = ("_counts", "_names", "_values")
+    __slots__ = ("_counts", "_values", "names")
 
     def __init__(self, values: Mapping[str, tuple[float, int]]) -> None:
-        self._names = _shared(tuple(sorted(values)))
-        self._values = array("d", (values[name][0] for name in self._names))
-        self._counts = array("L", (values[name][1] for name in self._names))
-
-    def __getitem__(self, name: str) -> tuple[float, int]:
-        at = bisect_left(self._names, name)
-        if at == len(self._names) or self._names[at] != name:
-            raise KeyError(name)
-        return self._values[at], self._counts[at]
+        self.names = _shared(tuple(sorted(values)))
+        self._values = array("d", (values[name][0] for name in self.names))
+        self._counts = array("L", (values[name][1] for name in self.names))
 
     def of(self, name: str) -> float | None:
-        at = bisect_left(self._names, name)
-        return self._values[at] if at < len(self._names) and self._names[at] == name else None
+        at = bisect_left(self.names, name)
+        return self._values[at] if at < len(self.names) and self.names[at] == name else None
 
     def entries(self) -> Iterator[tuple[str, float, int]]:
-        return zip(self._names, self._values, self._counts, strict=True)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+        return zip(self.names, self._values, self._counts, strict=True)
 
 
 @lru_cache(SHARED_NAMES)

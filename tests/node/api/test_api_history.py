@@ -52,8 +52,8 @@ def usage(at_seconds: float, sent: int | None, received: int | None = 0, learner
 
 
 def total(stretches: list[Stretch], name: str) -> tuple[float, int]:
-    found = [stretch.values[name] for stretch in stretches if name in stretch.values]
-    return math.fsum(value * count for value, count in found), sum(count for _, count in found)
+    found = [entry for stretch in stretches for entry in stretch.values.entries() if entry[0] == name]
+    return math.fsum(value * count for _, value, count in found), sum(count for *_, count in found)
 
 
 @given(runs, st.integers(1, 70))
@@ -71,20 +71,20 @@ def test_downsampling_keeps_order_and_times_and_counts_every_sample_once(run: li
 def test_all_of_a_run_as_one_has_the_mean_the_last_and_the_greatest(run: list[Stretch]) -> None:
     whole = merge(run, KINDS)
     for name in ("mean", "last", "max"):
-        seen = [stretch.values[name][0] for stretch in run if name in stretch.values]
+        seen = [value for stretch in run if (value := stretch.values.of(name)) is not None]
         if not seen:
-            assert name not in whole.values
+            assert name not in whole.values.names
             continue
         expected = {"mean": math.fsum(seen) / len(seen), "last": seen[-1], "max": max(seen)}[name]
-        value, count = whole.values[name]
+        value, count = whole.values.of(name), total([whole], name)[1]
         assert value == pytest.approx(expected, rel=1e-9, abs=1e-6) and count == len(seen)
 
 
 @given(runs, st.integers(1, 20))
 def test_values_stay_within_what_was_measured(run: list[Stretch], points: int) -> None:
     for stretch in downsampled(run, points, KINDS):
-        for name, (value, _) in stretch.values.items():
-            seen = [each.values[name][0] for each in run if name in each.values]
+        for name, value, _ in stretch.values.entries():
+            seen = [found for each in run if (found := each.values.of(name)) is not None]
             assert min(seen) - 1e-6 <= value <= max(seen) + 1e-6
 
 
@@ -96,9 +96,9 @@ def test_a_track_of_any_length_keeps_its_newest_samples_and_the_whole_in_bounded
     assert len(track.recent) == series.MAX_RECENT_SAMPLES and len(whole) <= series.MAX_STRETCHES + 1
     value, count = total(whole, "mean")
     assert value == pytest.approx(20_000 * 19_999 / 2) and count == 20_000
-    assert whole[-1].values["last"][0] == 19_999.0
+    assert whole[-1].values.of("last") == 19_999.0
     newest = track.since(19_900.0)
-    assert [stretch.values["mean"][0] for stretch in newest] == [float(at) for at in range(19_900, 20_000)]
+    assert [stretch.values.of("mean") for stretch in newest] == [float(at) for at in range(19_900, 20_000)]
     assert track.since(25_000.0) == []
 
 
