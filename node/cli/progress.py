@@ -6,6 +6,7 @@ stop it either: everything goes through ``output_queue``, which drops what does 
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
@@ -51,14 +52,6 @@ MAX_PEERS_SHOWN = 7
 SCROLLED_LINES = 200  # that wait for a terminal which nobody reads
 
 
-class LineWriter(Protocol):
-    """What lines are written to: a text stream."""
-
-    def write(self, text: str, /) -> int: ...
-
-    def flush(self) -> None: ...
-
-
 class UpObserver(Observer, Protocol):
     def on_outcome(self, outcome: RunOutcome) -> None:
         """Called once, after the node has stopped."""
@@ -87,8 +80,8 @@ class JsonObserver:
     """Writes one JSON object a line: the learner's events unchanged, the supervisor's as ``note``, ``node``,
     ``ended``; ``dropped`` where the reader missed some."""
 
-    def __init__(self, out: LineWriter) -> None:
-        self._out: LineWriter | None = out
+    def __init__(self, out: io.TextIOBase) -> None:
+        self._out: io.TextIOBase | None = out
         self._addresses: tuple[str, ...] = ()
 
     def on_event(self, line: bytes, event: Event) -> None:
@@ -139,9 +132,9 @@ class PlainObserver:
     the local time before each line."""
 
     def __init__(
-        self, out: LineWriter, *, stamp: str = "%H:%M:%S", round_line_seconds: float = ROUND_LINE_SECONDS
+        self, out: io.TextIOBase, *, stamp: str = "%H:%M:%S", round_line_seconds: float = ROUND_LINE_SECONDS
     ) -> None:
-        self._out: LineWriter | None = out
+        self._out: io.TextIOBase | None = out
         self._stamp, self._round_line_seconds = stamp, round_line_seconds
         self._shown_at: dict[object, float] = {}  # by what was shown
         self._unshown: RoundDone | None = None  # the newest round since the one that was shown
@@ -285,7 +278,7 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
     return Panel(Group(facts, *lines, *([below] if below.plain else [])), title=title, title_align="left")
 
 
-def _written(out: LineWriter | None, line: str) -> LineWriter | None:
+def _written(out: io.TextIOBase | None, line: str) -> io.TextIOBase | None:
     """Writes ``line`` and returns ``out``; returns None once its reader has closed it."""
     try:
         if out is not None:

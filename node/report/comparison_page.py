@@ -24,7 +24,8 @@ def comparison_page(comparison: Comparison) -> str:
     figures = "".join(chart(f"task-{index}", task.task) for index, task in enumerate(drawn))
     parts = [
         f'<section class="hero compared" aria-label="Both runs"><div><p class="lead">'
-        f"{html.escape(spaced(comparison.sentence))}</p>{_legend(comparison.names)}</div>{_bars(comparison)}</section>",
+        f"{html.escape(spaced(comparison.sentence))}</p>{_legend(comparison.names)}</div>"
+        f'<ul class="skills pairs">{"".join(map(_bar, comparison.tasks))}</ul></section>',
         f'<section class="card-of-charts"><h2>Reward by round, running mean</h2>'
         f'<div class="charts">{chart("mean", "Mean over all tasks, each round")}{figures}</div></section>',
         '<section class="details" aria-label="Details">',
@@ -48,13 +49,8 @@ def _legend(names: Sequence[str]) -> str:
     return f'<p class="keys">Mean reward at the end: {"".join(keys)}</p>'
 
 
-def _bars(comparison: Comparison) -> str:
-    """The reward of both runs at their ends, by task."""
-    rows = "".join(_bar(task) for task in comparison.tasks)
-    return f'<ul class="skills pairs">{rows}</ul>'
-
-
 def _bar(task: ComparedTask) -> str:
+    """The reward of both runs at their ends."""
     shown = [
         BAR.format(kind=kind, y=y, share=100 * max(0.0, min(1.0, last)))
         for kind, y, last in (("itself", 0, task.a_last), ("others", 10, task.b_last))

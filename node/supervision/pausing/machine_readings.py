@@ -135,18 +135,13 @@ def on_battery(power: Path = POWER, platform: str = sys.platform) -> bool | None
     if platform == "darwin":
         text = _output_of(("pmset", "-g", "batt"))
         return None if text is None else "Battery Power" in text
-    supplies = list(power.iterdir()) if power.is_dir() else []
-    if not supplies:
-        return None if not power.is_dir() else False
-    mains = [_text(supply / "online") for supply in supplies if _text(supply / "type") in ("Mains", "USB")]
-    if "1" in mains:
+    if not power.is_dir():
+        return None
+    supplies = [(supply, _text(supply / "type")) for supply in power.iterdir()]
+    if any(kind in ("Mains", "USB") and _text(supply / "online") == "1" for supply, kind in supplies):
         return False
-    batteries = [
-        _text(supply / "status")
-        for supply in supplies
-        if _text(supply / "type") == "Battery" and _text(supply / "scope") != "Device"  # a mouse's
-    ]
-    return "Discharging" in batteries
+    batteries = [supply for supply, kind in supplies if kind == "Battery" and _text(supply / "scope") != "Device"]
+    return any(_text(battery / "status") == "Discharging" for battery in batteries)  # without those of mice
 
 
 def metered() -> bool | None:

@@ -67,7 +67,7 @@ class ClockWatch:
     def look(self, offsets_seconds: Sequence[float]) -> bool:
         """Returns whether there is news: ``told`` says something now that it did not, or nothing any more."""
         verdict = judge_offsets(offsets_seconds)
-        if (verdict is None) == (self.told is None) and (verdict is None or verdict.ours == _ours(self.told)):
+        if (verdict and verdict.ours) == (self.told and self.told.ours):
             self._looks = 0
             return False
         self._looks += 1
@@ -75,10 +75,6 @@ class ClockWatch:
             return False
         self.told, self._looks = verdict, 0
         return True
-
-
-def _ours(verdict: ClockVerdict | None) -> bool:
-    return verdict is not None and verdict.ours
 
 
 def _far(seconds: float) -> str:
