@@ -22,20 +22,15 @@ from node.doctor.settings_in_use import differing_keys, running_settings, some_o
 from node.engines.backend_choice import EngineFacts
 from node.engines.vllm_backend.environment import Installed, environment_at
 from node.fit.machine_probe import machine_of
-from node.fit.planning import sizes_of, trained_here
-from node.fit.table import FitReport, fit_report
-from node.fit.workload import workload_of
+from node.fit.table import FitReport
 from node.home import Home, is_locked
 from node.policy.device_probe_result import TorchProbe
-from node.policy.model_files import model_folder
 from node.printable import printable
 from node.supervision.reporting import METRICS_BYTES
 from node.supervision.supervisor import LOG_BYTES
 from node.supervision.watching.swarm_watch import FRESH_HEARTBEAT_SECONDS
-from node.tasks.registry import load_tasks
 from protocol.errors import ConfigurationError, TransportError
 from swarm.blobs.room import store_disk_bytes
-from swarm.donors.donor_list import may_have_donors
 from swarm.hosts.network_interfaces import machine_ips
 
 PACKAGE = Path(__file__).parents[1]
@@ -112,18 +107,8 @@ def _fit(
     if probe is None:
         return "what a node needs is not known without torch"
     try:
-        sizes = sizes_of(model_folder(config.policy.model))
-        machine = machine_of(probe, home, max_memory_bytes=config.machine.max_memory_bytes)
-        tasks = load_tasks(config.tasks).values()
-        workload = workload_of(
-            config,
-            tasks,
-            sizes,
-            card_bytes=machine.device_bytes,
-            vllm=vllm,
-            has_donors=may_have_donors(home.donors),
-        )
-        return fit_report(config, sizes, machine, workload, kept=trained_here(home))
+        here = machine_of(probe, home, max_memory_bytes=config.machine.max_memory_bytes)
+        return machine_facts.fit_facts(home, config, here, vllm)
     except ConfigurationError as failure:
         return str(failure)
 

@@ -16,14 +16,21 @@ from packaging.requirements import Requirement
 from node.checkpoints.checkpoint_files import rounds
 from node.configuration import Config
 from node.configuration.published import is_hub_id
+from node.engines.vllm_backend.environment import Installed
 from node.fit.host_memory import PROC, control_group_room, machine_bytes
+from node.fit.machine import Machine
 from node.fit.model_sizes import known_sizes
+from node.fit.planning import sizes_of, trained_here
+from node.fit.table import FitReport, fit_report
+from node.fit.workload import workload_of
 from node.home import Home
 from node.policy.device_probe_result import TorchProbe
 from node.policy.model_files import model_folder
 from node.policy.torch_process import NoAnswer, ask_torch
+from node.tasks.registry import load_tasks
 from protocol.errors import ConfigurationError
 from swarm.blobs.disk_bytes import disk_bytes_below
+from swarm.donors.donor_list import may_have_donors
 
 DISTRIBUTION = "starling-swarm"
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
@@ -123,6 +130,20 @@ def available_memory_bytes(meminfo: str) -> int | None:
         if name == "MemAvailable":
             return int(value.split()[0]) * 1024
     return None
+
+
+def fit_facts(home: Home, config: Config, machine: Machine, vllm: Installed | None) -> FitReport:
+    """Returns the plan that a start would make on ``machine``. Raises ``ConfigurationError``."""
+    sizes = sizes_of(model_folder(config.policy.model))
+    workload = workload_of(
+        config,
+        load_tasks(config.tasks).values(),
+        sizes,
+        card_bytes=machine.device_bytes,
+        vllm=vllm,
+        has_donors=may_have_donors(home.donors),
+    )
+    return fit_report(config, sizes, machine, workload, kept=trained_here(home))
 
 
 def nearest_existing(path: Path) -> Path:

@@ -35,32 +35,19 @@ def fit(
     starling fit ./model --memory 8GB --set policy.adapter_rank=16
     """
     from node.configuration import load_config
+    from node.doctor.machine_facts import fit_facts
     from node.doctor.task_check import check_generators
     from node.engines.vllm_backend.environment import environment_at
     from node.fit.machine_probe import machine_for
-    from node.fit.planning import sizes_of, trained_here
-    from node.fit.table import fit_report, report_lines
-    from node.fit.workload import workload_of
-    from node.policy.model_files import model_folder
-    from node.tasks.registry import load_tasks
-    from swarm.donors.donor_list import may_have_donors
+    from node.fit.table import report_lines
 
     where = home_of(home)
     flags = assignments(sets) | ({"policy.model": model} if model else {})
     config = load_config(where.path, os.environ, flags)
     check_generators(config.tasks)
     asked_bytes = None if memory is None else bytes_of(memory)
-    sizes = sizes_of(model_folder(config.policy.model))
     machine = machine_for(where, config.policy, asked_bytes, config.machine.max_memory_bytes)
-    workload = workload_of(
-        config,
-        load_tasks(config.tasks).values(),
-        sizes,
-        card_bytes=machine.device_bytes,
-        vllm=environment_at(os.environ).installed(),
-        has_donors=may_have_donors(where.donors),
-    )
-    report = fit_report(config, sizes, machine, workload, kept=trained_here(where))
+    report = fit_facts(where, config, machine, environment_at(os.environ).installed())
     print_answer(report, as_json, lambda: report_lines(report))
     if not report.fits:
         raise typer.Exit(ExitCode.BAD_CONFIGURATION)
