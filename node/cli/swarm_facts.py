@@ -7,7 +7,6 @@ from typing import Any
 
 from node.printable import printable
 from protocol.cluster.admission import judge_as_made, still_member
-from protocol.cluster.cluster_manifest import Cluster
 from protocol.cluster.documents import Revocations
 from protocol.cluster.refusal import AdmissionRefused, utc
 from protocol.identity import peer_id_of
@@ -37,7 +36,7 @@ def cluster_facts(files: ClusterFiles) -> dict[str, Any]:
         "members_at_most": manifest.members,
         "membership_days": manifest.membership_seconds / DAY_SECONDS,
         "tasks": len(manifest.tasks),
-        "members": [_member(cluster, roster.of(m.peer), revocations, now_seconds) for m in roster],
+        "members": [_member(list(roster.of(m.peer)), revocations, now_seconds) for m in roster],
         "revoked_peers": [peer_id_of(key) for key in revocations.peers] if revocations is not None else [],
         "revoked_invitations": [key.hex() for key in revocations.invitations] if revocations is not None else [],
     }
@@ -63,14 +62,10 @@ def cluster_lines(facts: dict[str, Any]) -> list[str]:
     return shown
 
 
-def _member(
-    cluster: Cluster, known: Any, revocations: Revocations | None, now_seconds: float
-) -> dict[str, str | float | bool]:
+def _member(known: list[Member], revocations: Revocations | None, now_seconds: float) -> dict[str, str | float | bool]:
     """Describes a member by a credential of its that is still valid, or else by its first one."""
-    members: list[Member] = list(known)
-    refused = {id(m): still_member(now_seconds, m.admitted, revocations) for m in members}
-    member = next((m for m in members if refused[id(m)] is None), members[0])
-    why = refused[id(member)]
+    judged = [(member, still_member(now_seconds, member.admitted, revocations)) for member in known]
+    member, why = next((each for each in judged if each[1] is None), judged[0])
     return {
         "peer": member.peer,
         "name": member.admitted.name,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.options import HomeOption, JsonOption, home_of, print_answer
 from node.cli.verbs.swarm import OwnerKeyOption, addresses_here, duration_seconds, signed_invite
-from node.home import Home
 from protocol.errors import ConfigurationError, TransportError
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def remove(
 
     Example: starling donor remove attic
     """
+    from swarm.client import SwarmClient
     from swarm.donors import donor_list
 
     where = home_of(home)
@@ -108,19 +109,9 @@ def remove(
         raise ConfigurationError(f"no donor and no invitation has the peer id or the name {named}: starling donor list")
     for each in before:
         if each not in after and each.peer and not each.dropped_because:
-            _cut_off(where, each.peer)
+            with suppress(TransportError), SwarmClient(where.swarm_socket) as client:  # where no node runs: no stream
+                client.cut_off_donor(each.peer)
     typer.echo("Removed.")
-
-
-def _cut_off(where: Home, peer: str) -> None:
-    """Ends the stream of a donor at the node that runs here, if one does."""
-    from swarm.client import SwarmClient
-
-    try:
-        with SwarmClient(where.swarm_socket) as client:
-            client.cut_off_donor(peer)
-    except TransportError:
-        return  # no node runs: there is no stream
 
 
 def _facts(donor: ListedDonor) -> dict[str, object]:
