@@ -1,6 +1,6 @@
 """What a node can do now, what it could before, and what it has from whom: an attribution from the record of a run.
 
-For each task, with M its smoothed success (``node.api.smoothed``) and, of every source p (own groups, each peer),
+For each task, with M its smoothed success (``node.api.losses``) and, of every source p (own groups, each peer),
 
     pool_p ← λ pool_p + mass_p          mass_p: Σ count · |A| · tokens of p's groups of this task in a round
     gain_p += ΔM · pool_p / Σ_q pool_q  ΔM: the change of M in a round, pool: before what that round learnt
@@ -25,8 +25,7 @@ from typing import Final
 import msgspec
 
 from node.api.gains_words import HOW, OTHERS, gains_sentence, limits_of
-from node.api.losses import MAX_LOSSES
-from node.api.smoothed import DECAY, Smoothed
+from node.api.losses import DECAY, MAX_LOSSES, Smoothed
 from node.api.types import GainsAnswer, Loss, PeerGain, PeerShare, TaskGain
 from node.events import NamedPeer, RoundDone
 from node.printable import printable

@@ -1,6 +1,12 @@
 """Tasks on which success has fallen by more than noise from their best, since when, and what went with it.
 
-Practice, with M the smoothed success of a task and se its error (``node.api.smoothed``), once a round of the task:
+Success of practice is smoothed: own completions, exponentially weighted by the round.
+
+    M = Σ_k λ^k n_k R_k / Σ_k λ^k n_k       R_k: mean reward of n_k own completions, k rounds of this task ago; λ = .9
+    v ← λ v + (1 − λ)(R − M)²,  se² = v · Σ w² / (Σ w)²,  w = λ^k n_k
+
+Unlike the learner's own V_θ (``node.learner.allocation.success``) M starts from no prior: after one round it is what
+that round showed. Its error se comes from the scatter of the rounds around it. Once a round of the task:
 
     held        the least M of the last HOLD_ROUNDS rounds of the task       best: the greatest level that was ever held
     reached     the greatest M of the last HOLD_ROUNDS rounds of the task
@@ -27,7 +33,6 @@ from typing import Final
 import msgspec
 
 from node.api.gains_words import loss_sentence
-from node.api.smoothed import Smoothed
 from node.api.types import Loss
 from node.events import Averaged, Evaluated, LearnerReady, PeersChanged, RoundDone
 from node.printable import printable
@@ -44,6 +49,47 @@ MAX_EVENTS: Final = 64  # kept of peers that left, averagings and starts
 SHARE_ROUNDS: Final = 20  # over which the share of a task in what is drawn is taken
 HARDLY_DRAWN: Final = 0.34  # of the former share
 BEFORE_ROUNDS: Final = 10  # before the fall: what happened then may belong to it
+DECAY: Final = 0.9
+FIRST_VARIANCE: Final = 0.05  # of a round's mean around the smoothed one, before any scatter was seen
+LEAST_VARIANCE: Final = 0.0025  # a task that never failed may fail once
+
+
+@dataclass(frozen=True, slots=True)
+class Smoothed:
+    """Success on one task after some rounds of it."""
+
+    total: float = 0.0  # Σ λ^k n_k R_k
+    weight: float = 0.0  # Σ λ^k n_k
+    squares: float = 0.0  # Σ (λ^k n_k)²
+    variance: float = FIRST_VARIANCE
+    rounds: int = 0  # of this task
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.weight if self.weight > 0 else 0.0
+
+    @property
+    def squared_error(self) -> float:
+        """The variance of ``mean``, from the scatter of rounds."""
+        if self.weight <= 0:
+            return max(self.variance, LEAST_VARIANCE)
+        return max(self.variance, LEAST_VARIANCE) * self.squares / self.weight**2
+
+    def after(self, reward: float, completions: int) -> Smoothed:
+        """Returns the success after one more round of the task. A reward that is not finite changes nothing."""
+        if not math.isfinite(reward):
+            return self
+        count = max(1, completions)
+        variance = self.variance
+        if self.rounds:
+            variance = DECAY * variance + (1 - DECAY) * (reward - self.mean) ** 2
+        return Smoothed(
+            DECAY * self.total + count * reward,
+            DECAY * self.weight + count,
+            DECAY * DECAY * self.squares + count * count,
+            variance,
+            self.rounds + 1,
+        )
 
 
 @dataclass(slots=True)

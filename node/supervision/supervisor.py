@@ -36,12 +36,11 @@ from node.supervision import restarts
 from node.supervision.children import Child, ChildSpec, KeptChild
 from node.supervision.memory_kills import MemoryCap, MemoryKills
 from node.supervision.outcome import RunOutcome
-from node.supervision.pausing.pauses import LearnerPauses
+from node.supervision.pausing.pauses import LearnerPauses, RunBudget
 from node.supervision.pausing.run_control import READING_SECONDS, RunControl
 from node.supervision.reporting import Observer, Reporting
 from node.supervision.restarts import ChildEnd
 from node.supervision.rolling_log import RollingLog
-from node.supervision.run_budget import RunBudget
 from node.supervision.watching.learner_news import LearnerNews
 from node.supervision.watching.swarm_watch import SwarmWatch
 from node.supervision.watching.usage_watch import UsageWatch

@@ -20,7 +20,7 @@ from typing import Final
 
 from node.configuration import PauseCondition
 from node.printable import printable
-from node.supervision.pausing.machine_use import Reading
+from node.supervision.pausing.decision import Reading
 from node.supervision.watching.process_memory import PROC, session_members
 
 POWER: Final = Path("/sys/class/power_supply")

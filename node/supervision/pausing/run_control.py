@@ -13,9 +13,8 @@ from typing import Final
 import msgspec
 
 from node.configuration import MachineSection
-from node.supervision.pausing.decision import Order, PauseDecision, decide
+from node.supervision.pausing.decision import MachineUse, Order, PauseDecision, decide, met, next_use
 from node.supervision.pausing.machine_readings import MachineReader
-from node.supervision.pausing.machine_use import MachineUse, met, next_use
 from protocol.errors import StorageError
 from swarm.atomic_file import write_atomically
 

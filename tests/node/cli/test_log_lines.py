@@ -7,8 +7,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from node.cli.log_lines import LogFollower, last_lines
 from node.cli.main import app
+from node.cli.verbs.logs import LogFollower, last_lines
 from node.supervision.rolling_log import RollingLog
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from node.events import CheckpointSaved, LearnerReady, LearnerStart, Stopped
-from node.supervision.run_budget import RunBudget
+from node.supervision.pausing.pauses import RunBudget
 from tests.factories import round_done
 
 

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from node.configuration import MachineSection, PauseCondition
-from node.supervision.pausing.decision import Order, PauseDecision, decide
-from node.supervision.pausing.machine_use import (
+from node.supervision.pausing.decision import (
     BEGIN_SECONDS,
     END_SECONDS,
     Condition,
     MachineUse,
+    Order,
+    PauseDecision,
     Reading,
+    decide,
     met,
     next_use,
 )
