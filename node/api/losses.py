@@ -92,6 +92,12 @@ class Smoothed:
         )
 
 
+def squared_error_of(share: float, count: int) -> float:
+    """Returns the variance of a share of ``count`` draws, so that 0 and 1 have an error too."""
+    smoothed = min(max((share * count + 1) / (count + 2), 0.0), 1.0)
+    return smoothed * (1 - smoothed) / count
+
+
 @dataclass(slots=True)
 class _Watched:
     """One task, as one way of measuring sees it."""
@@ -175,9 +181,7 @@ class LossWatch:
             if not math.isfinite(reward) or (task not in self._tasks and len(self._tasks) >= MAX_TASKS):
                 continue
             known = self._tasks.setdefault(task, _OfTask())
-            share = min(max((reward * count + 1) / (count + 2), 0.0), 1.0)  # so that 0 and 1 have an error too
-            error = share * (1 - share) / count
-            known.held_out.see([reward], error, measured.round, measured.time_seconds)
+            known.held_out.see([reward], squared_error_of(reward, count), measured.round, measured.time_seconds)
 
     def add_peers(self, changed: PeersChanged) -> None:
         names = [printable(peer.name, NAME_BYTES) for peer in changed.left]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from node.api.losses import LEAST_FALL, SIGMAS
+from node.api.losses import LEAST_FALL, SIGMAS, squared_error_of
 from node.evaluation.evaluation_result import Evaluation
 
 WEAK_BELOW = 0.15
@@ -91,12 +91,8 @@ def lost_tasks(before: Evaluation, after: Mapping[str, float]) -> list[tuple[str
 
 def fell_for_certain(was: float, now: float, completions: int) -> bool:
     """Whether a mean over ``completions`` fell by ``LEAST_FALL`` and by three times the error of the difference."""
-
-    def squared_error(mean: float) -> float:
-        share = min(max((mean * completions + 1) / (completions + 2), 0.0), 1.0)  # so that 0 and 1 have an error too
-        return share * (1 - share) / completions
-
-    return was - now > max(LEAST_FALL, SIGMAS * math.sqrt(squared_error(was) + squared_error(now)))
+    squared_error = squared_error_of(was, completions) + squared_error_of(now, completions)
+    return was - now > max(LEAST_FALL, SIGMAS * math.sqrt(squared_error))
 
 
 def _greater(left: float | None, right: float | None) -> bool | None:
