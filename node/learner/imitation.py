@@ -80,7 +80,7 @@ class Imitation(RightAnswers):
         known: dict[str, list[tuple[PromptIds, RightAnswer]]], task: str, success: SuccessTracker, draws: random.Random
     ) -> Lesson:
         prompt, answer = draws.choice(known[task])
-        return task, answer.peer, as_text(prompt, answer, 1.0, success.of(task))
+        return task, answer.peer, as_text(prompt, answer, 1.0)
 
 
 def _evenly(classes: Sequence[str], count: int, draws: random.Random) -> list[str]:

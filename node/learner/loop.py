@@ -319,6 +319,7 @@ class Learner:
                 prompts=measured.prompts,
                 reward=measured.reward,
                 reward_by_task=measured.reward_by_task,
+                validation=measured.validation,
                 best_round=best.round,
                 best_reward=best.reward,
                 seconds=self._clock() - began,

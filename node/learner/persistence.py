@@ -145,7 +145,7 @@ class Persistence:
         """
         if self._best is None or not self._best.comparable_with(measured):
             self._best = best_comparable_with(self._checkpoints.folder, measured)
-        if self._best is None or measured.reward > self._best.reward:
+        if self._best is None or measured.validation > self._best.validation:
             self._best, self._best_to_save = measured, True
         return self._best
 

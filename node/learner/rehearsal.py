@@ -47,5 +47,5 @@ class Rehearsal(RightAnswers):
             answer = self.classes[task][prompt]
             advantage = answer.reward - success.of(task)
             if advantage > 0:
-                found.append((task, as_text(prompt, answer, advantage, success.of(task))))
+                found.append((task, as_text(prompt, answer, advantage)))
         return found

@@ -28,11 +28,8 @@ LEAST_MASS_PER_TOKEN: Final = 0.25
 
 
 def mass(group: TrainingGroup) -> float:
-    """Returns Σ count · |A| · tokens; where A is not known yet, of what it is against the class's success."""
-    return sum(
-        c.count * len(c.token_ids) * (abs(c.advantage) if group.baseline == "fixed" else abs(c.reward - c.success))
-        for c in group.completions
-    )
+    """Returns Σ count · |A| · tokens; where A waits for the policy, of R − mean R."""
+    return sum(c.count * len(c.token_ids) * abs(c.advantage) for c in group.completions)
 
 
 def own_mass(own: Sequence[TrainingGroup]) -> float:

@@ -32,6 +32,7 @@ from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState
 from node.policy.policy import Policy
 from node.tasks.default_swarm import DEFAULT_TASKS
+from node.tasks.split import Part, held_out_prompts
 from node.tasks.task import Task
 from protocol.rollouts import Group, decode_group, encode_group
 from scripts import REPOSITORY
@@ -179,8 +180,9 @@ def learnt_beside(
                 board.now_seconds += ROUND_SECONDS
             result.rejected = dict(sorted(rejected.items()))
             engine = TorchEngine(policy, rows=256, seed=7)
+            asked = held_out_prompts(tasks, Part.TEST, MEASURED_PROMPTS)
             result.final = mean_rewards(
-                policy.tokens, engine, OwnProcessScorer(tasks), tasks,
-                prompts=MEASURED_PROMPTS, samples=4, temperature=1.0, seed=7, context=context,
+                policy.tokens, engine, OwnProcessScorer(tasks), tasks, asked,
+                samples=4, temperature=1.0, seed=7, context=context,
             )  # fmt: skip
     return result

@@ -39,6 +39,7 @@ from node.policy.model_files import BUILTIN_PREFIX
 from node.policy.policy import Policy
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.scorer import Scores
+from node.tasks.split import Part, held_out_prompts
 from node.tasks.task import Task
 from protocol.messages import PromptRef
 from scripts.experiments.harness.family_averaging import WaitingAverager
@@ -127,11 +128,12 @@ class ExperimentNode:
     def measure(self, round_number: int, *, prompts: int, samples: int) -> None:
         """Measures success with the newest weights, on a new embedded engine: the learner's may hold older ones."""
         engine = TorchEngine(self._policy, rows=256, seed=MEASURE_SEED)
+        asked = held_out_prompts(self._tasks, Part.TEST, prompts)
 
         def success(temperature: float, samples: int) -> dict[str, float]:
             return mean_rewards(
-                self._policy.tokens, engine, self._scorer, self._tasks,
-                prompts=prompts, samples=samples, temperature=temperature, seed=MEASURE_SEED,
+                self._policy.tokens, engine, self._scorer, self._tasks, asked,
+                samples=samples, temperature=temperature, seed=MEASURE_SEED,
                 context=Network.of(self._policy.model).context,
             )  # fmt: skip
 

@@ -26,7 +26,7 @@ from protocol.errors import IntegrityError, StaleBaseError, StarlingError
 from protocol.messages import PromptRef
 
 Load = Callable[..., Policy]
-TASKS = load_tasks(TasksSection(names=("basic_arithmetic",)))
+TASKS = load_tasks(TasksSection(names=("spell_backward",)))
 
 
 class EngineElsewhere(TorchEngine):

@@ -89,7 +89,7 @@ def trained_run(folder: Path, name: str = "qwen3", *, dtype: str = "float32", ad
         with torch.no_grad():
             for parameter in policy.trainable().values():
                 parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype))
-        run.checkpoint(number, evaluation=HeldOutReward(number, 16, {"add": 1.0 - number / 10}))
+        run.checkpoint(number, evaluation=HeldOutReward(number, 16, {"add": 1.0 - number / 10}, 1.0 - number / 10))
     events: list[Event] = [
         *(round_done(n, divergence_by_peer={"self": 0.0, "12D3stranger": 0.1}) for n in range(1, 9)),
         Averaged(time_seconds=8.0, round=8, partner="12D3stranger", because="committed", seconds=1.0),

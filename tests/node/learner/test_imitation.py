@@ -107,7 +107,7 @@ def test_nothing_is_seen_again_of_a_class_that_is_mastered_or_of_a_peer_that_is_
 def test_one_peer_does_no_more_in_a_step_than_own_groups_and_is_known_to_have_taught() -> None:
     guard = Guard(InfluenceState(standings=Standings(trusting=True)), completions=4, staleness=0, seed="test")
     own = [TrainingGroup((1,), (TrainingCompletion(np.ones(4, np.int64), text_alignment(4), 0.5, SELF),), 16, 4)]
-    answers = [as_text((prompt,), RightAnswer((7,) * 4, 1.0, "ann"), 1.0, 0.0) for prompt in range(32)]
+    answers = [as_text((prompt,), RightAnswer((7,) * 4, 1.0, "ann"), 1.0) for prompt in range(32)]
     for _ in range(2):
         groups = guard.shaped_again(3, own, [("ann", each) for each in answers])
         assert sum(each.influence * mass(each) for each in groups) == pytest.approx(own_mass(own))

@@ -46,7 +46,7 @@ def test_node_without_a_swarm_process_trains_alone_and_says_why() -> None:
 
 
 def test_own_completions_are_on_policy() -> None:
-    done = Node("ann").round()
+    done = Node("ann", learner=LearnerSection(own_groups=8, completions=8)).round()
     assert done.divergence_by_peer["self"] == pytest.approx(0.0, abs=1e-6)
     assert done.effective_sample_share == pytest.approx(1.0, abs=1e-5)
     assert done.clip_share == 0

@@ -99,7 +99,7 @@ def _plain(group: TrainingGroup) -> Any:
     completions = [
         (
             c.token_ids.tolist(), c.alignment.span_of_token.tolist(), c.alignment.behaviour_logps.tolist(),
-            c.alignment.multi_token, c.advantage, c.peer, c.count, c.reward, c.success, c.as_text,
+            c.alignment.multi_token, c.advantage, c.peer, c.count, c.reward, c.as_text,
         )
         for c in group.completions
     ]  # fmt: skip
