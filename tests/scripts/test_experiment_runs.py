@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from node.learner import step
 from node.learner.allocation.success import SuccessTracker
-from node.learner.rehearsal import Rehearsal
-from node.learner.right_answers import RightAnswer
+from node.learner.answers.rehearsal import Rehearsal
+from node.learner.answers.right_answers import RightAnswer
+from node.learner.steps import step
 from protocol.errors import StarlingError
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, FinishReason, Group

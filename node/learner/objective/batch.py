@@ -55,6 +55,12 @@ class TrainingGroup:
     influence: float = 1.0  # what advantages (by ``baselines``), tokens and size are multiplied by
 
     @property
+    def mass(self) -> float:
+        """What the group adds to the absolute weights of the loss, less importance weights and influence:
+        Σ count · |A| · tokens; where A waits for the policy, of R − mean R."""
+        return sum(c.count * len(c.token_ids) * abs(c.advantage) for c in self.completions)
+
+    @property
     def informative(self) -> bool:
         """Whether any advantage is, or may still turn out to be, other than zero."""
         return bool(self.completions) and (self.baseline != "fixed" or any(c.advantage != 0 for c in self.completions))

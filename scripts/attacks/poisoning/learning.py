@@ -23,13 +23,14 @@ from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
 from node.events import Event, Fault, ForeignGroups, RoundDone
 from node.learner import loop
+from node.learner.assembly.wiring import learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.influence.guard import InfluenceState
 from node.learner.influence.standing import Standings
 from node.learner.loop import Learner
 from node.learner.objective.forward import Network
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.split import Part, held_out_prompts
@@ -82,7 +83,7 @@ def _learner(
     with ExitStack() as stack:
         if not guarded:
             stack.enter_context(patch.object(loop, "Guard", NoGuard))
-        learner = Learner(
+        learner = learner_of(
             config,
             policy,
             tasks,

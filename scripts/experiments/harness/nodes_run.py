@@ -28,13 +28,13 @@ from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
 from node.events import Averaged, AveragingTakenBack, Event, RoundDone
+from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import Incoming, RolloutIntake
 from node.learner.influence.guard import InfluenceState
 from node.learner.influence.standing import Standings
-from node.learner.loop import Learner
 from node.learner.objective.forward import Network
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.model_files import BUILTIN_PREFIX
 from node.policy.policy import Policy
 from node.tasks.default_swarm import DEFAULT_TASKS
@@ -99,7 +99,7 @@ class ExperimentNode:
         self._replica = None
         if member is not None and "averaging" in plan.settings:
             self._replica = WaitingAverager(member, optimizer, policy.family, config, self._note, clock)
-        self._learner = Learner(
+        self._learner = learner_of(
             config,
             policy,
             tasks,
@@ -110,7 +110,7 @@ class ExperimentNode:
             LearnerState(influence=InfluenceState(standings=Standings(trusting=True))),  # all of one experiment
             report=lambda event: None,
             clock=clock,
-            weight_averager=self._replica,
+            extras=Extras(averager=self._replica),
         )
         self._rounds: list[RoundDone] = []
         self._measurements: list[Measurement] = []

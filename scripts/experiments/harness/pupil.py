@@ -21,7 +21,7 @@ from msgspec import Struct
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from node.configuration import LearnerSection
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps.optimizer import MasterAdamW
 from node.tasks.split import Part, held_out_prompts, training_prompt
 from scripts.build_models import IGNORED, knowledge, teaching_batch
 from scripts.experiments.harness.skills import EIGHT_SKILLS, SEEDS

@@ -17,8 +17,9 @@ from node.events import Averaged, Event, encode_event
 from node.export.export import export
 from node.export.export_result import Export, Request
 from node.home import Home
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, snapshot_of
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import snapshot_of
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from tests.factories import round_done
 from tests.node.engines.conftest import CONFIGURATIONS, save_tokenizer

@@ -21,9 +21,9 @@ from node.learner.objective.forward import MicroBatch, Network, completion_logps
 from node.learner.objective.loss import BatchTotals, divisor_of
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
-from node.learner.optimizer import MasterAdamW
-from node.learner.sharding.devices import StepTask
-from node.learner.step import BatchReport, BegunStep, begin_step, may_begin, optimizer_steps
+from node.learner.steps.devices import StepTask
+from node.learner.steps.optimizer import MasterAdamW
+from node.learner.steps.step import BatchReport, BegunStep, begin_step, may_begin, optimizer_steps
 from tests.node.learner.objective_sections import objective_section
 
 VOCABULARY = 11

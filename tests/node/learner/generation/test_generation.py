@@ -30,18 +30,19 @@ from node.engines.torch import TorchEngine
 from node.events import Event, OutOfMemory, RoundDone
 from node.fit.fitted import Sizes
 from node.learner.allocation.allocator import Allocation
+from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, RoundPlan, launched_for
 from node.learner.generation.own_rollouts import Rollout, group_of
 from node.learner.generation.prompt_room import check_prompt_room
 from node.learner.generation.schedule import Ahead, InTurn, needs_own_weights
 from node.learner.generation.unfinished import UnfinishedGroup
-from node.learner.loop import Learner
 from node.learner.memory.phases import SizePlan
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.training_groups import own_training_group
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, Persistence, restore
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import Persistence, restore
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores
@@ -141,7 +142,7 @@ class Node:
             checkpoints = BackgroundCheckpoints(folder, keep=2)
             persistence = Persistence(checkpoints, config, self.policy, optimizer, self.events.append, lambda: 0.0)
         engine = TorchEngine(self.policy, rows=16, seed=0, owns_weights=needs_own_weights(config))
-        self.learner = Learner(
+        self.learner = learner_of(
             config,
             self.policy,
             self.tasks,
@@ -152,7 +153,7 @@ class Node:
             state,
             report=self.events.append,
             clock=lambda: 0.0,
-            persistence=persistence,
+            extras=Extras(persistence=persistence),
         )
 
     def run(self, rounds: int) -> list[RoundDone]:
@@ -454,7 +455,7 @@ def test_fault_in_generation_ahead_is_raised_by_the_round() -> None:
 @pytest.mark.parametrize("method", ["advance", "load_weights"])
 def test_memory_that_runs_out_in_generation_ahead_is_repeated_there_and_loses_no_round(method: str) -> None:
     undisturbed, node = Node(section(max_staleness=1)), Node(section(max_staleness=1))
-    engine = node.learner._engine
+    engine = node.learner.learning._engine
     real, calls = getattr(engine, method), [0]
 
     def sometimes(*arguments: Any) -> Any:
@@ -464,7 +465,7 @@ def test_memory_that_runs_out_in_generation_ahead_is_repeated_there_and_loses_no
         return real(*arguments)
 
     setattr(engine, method, sometimes)
-    node.learner._phases._plan = SizePlan(node.learner._phases.sizes, node.learner._phases.sizes, Sizes(16, 8192))
+    node.learner.phases._plan = SizePlan(node.learner.phases.sizes, node.learner.phases.sizes, Sizes(16, 8192))
     expected, found = undisturbed.run(6), node.run(6)
     assert [(r.reward, r.loss, r.staleness_max) for r in found] == [
         (r.reward, r.loss, r.staleness_max) for r in expected
@@ -482,7 +483,7 @@ def test_engine_that_shares_the_learners_modules_cannot_hold_older_weights(setti
     )
     policy, tasks = tiny_policy(), known_tasks()
     with pytest.raises(ValueError, match="engine that owns its weights"):
-        Learner(
+        learner_of(
             config,
             policy,
             tasks,

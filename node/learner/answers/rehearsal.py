@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from node.learner.allocation.success import SuccessTracker
+from node.learner.answers.right_answers import RIGHT, RightAnswer, RightAnswers, as_text
 from node.learner.generation.own_rollouts import Rollout
 from node.learner.objective.batch import TrainingGroup
-from node.learner.right_answers import RIGHT, RightAnswer, RightAnswers, as_text
 
 
 @dataclass(slots=True)

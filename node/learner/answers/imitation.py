@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.learner.allocation.success import SuccessTracker
+from node.learner.answers.rehearsal import Rehearsal
+from node.learner.answers.right_answers import RIGHT, PromptIds, RightAnswer, RightAnswers, as_text
 from node.learner.objective.batch import SELF, TrainingGroup
-from node.learner.rehearsal import Rehearsal
-from node.learner.right_answers import RIGHT, PromptIds, RightAnswer, RightAnswers, as_text
 
 SEEN_EVERY: Final = 5  # rounds, on average
 MOST_STEPS: Final = 4  # a round
