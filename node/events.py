@@ -207,11 +207,12 @@ class Evaluated(TimedEvent, frozen=True, kw_only=True, tag="evaluated"):
 
     round: int
     policy_version: int
-    prompts: int  # of each task
-    reward: float  # mean over the tasks
-    reward_by_task: dict[str, float]  # mean of one greedy completion a prompt
+    prompts: int  # of each task, in the test set and in the validation set
+    reward: float  # mean over the tasks, on the test set
+    reward_by_task: dict[str, float]  # mean of one greedy completion a prompt, on the test set
+    validation: float  # mean over the tasks on the validation set, which chooses the best checkpoint
     best_round: int  # of the evaluations on these prompts; its checkpoint is kept
-    best_reward: float
+    best_reward: float  # of that checkpoint, on the test set
     seconds: float
 
 

@@ -26,8 +26,9 @@ from node.engines.torch import TorchEngine
 from node.export.export import export
 from node.export.export_result import Request
 from node.home import Home
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, snapshot_of
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import snapshot_of
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.model_files import model_folder
 from node.policy.policy import Policy
 from node.tasks.registry import load_tasks

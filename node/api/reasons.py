@@ -35,6 +35,8 @@ FETCH: Mapping[str, str] = {
     "evicted": "newer blobs displaced it from the content store before it was read",
 }
 CHECK: Mapping[str, str] = {
+    "held_out": "its question is one of those on which nobody trains: one in eight, chosen by its text, only measures; "
+    "this costs its sender reputation",
     "false_reward": "a claimed reward differs from the one recomputed here; this costs its sender reputation",
     "not_scored": "this node's scorer could not score one of its completions, so that its claim stays unchecked",
     "without_gradient": "every claim held, but no completion had an advantage left: this node's success has caught up "

@@ -50,8 +50,8 @@ from node.averaging.offers import AveragingResult, AveragingSwarm, OfferedWeight
 from node.averaging.rules import RELEASED, AveragingRule, moved
 from node.configuration import AveragingSection
 from node.events import Averaged, AveragingTakenBack, Event, Fault
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.device_faults import detail_of, is_out_of_memory
 from node.policy.weight_layout import layout_of
 from protocol.errors import ProtocolError, StorageError, TransportError

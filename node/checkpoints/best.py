@@ -1,4 +1,4 @@
-"""The best checkpoint: of those on disk, the one whose evaluation has the greatest mean reward. Imports no torch.
+"""The best checkpoint: of those on disk, the one with the greatest reward on the validation set. Imports no torch.
 
 Each checkpoint's own ``state.json`` holds the evaluation of its weights, if they were evaluated. No second file says
 which one is best, so a crash at any moment leaves nothing that could contradict the checkpoints. Of equal rewards the
@@ -44,14 +44,14 @@ def evaluated(folder: Path) -> list[EvaluatedCheckpoint]:
 def best_comparable_with(folder: Path, measured: HeldOutReward) -> HeldOutReward | None:
     """Returns the best evaluation on the prompts of ``measured`` among the checkpoints on disk."""
     alike = [each.measured for each in evaluated(folder) if each.measured.comparable_with(measured)]
-    return max(alike, key=lambda each: each.reward, default=None)
+    return max(alike, key=lambda each: each.validation, default=None)
 
 
 def best_checkpoint(folder: Path) -> EvaluatedCheckpoint | None:
     """Returns the best checkpoint by evaluations on the prompts of the newest one; None if none was evaluated."""
     found = evaluated(folder)
     alike = [each for each in found if each.measured.comparable_with(found[-1].measured)]
-    return max(alike, key=lambda each: each.measured.reward, default=None)
+    return max(alike, key=lambda each: each.measured.validation, default=None)
 
 
 def kept(folder: Path, keep: int) -> set[Path]:
@@ -63,7 +63,7 @@ def kept(folder: Path, keep: int) -> set[Path]:
     for each in evaluated(folder):
         for index, other in enumerate(best):
             if each.measured.comparable_with(other.measured):
-                if each.measured.reward > other.measured.reward:
+                if each.measured.validation > other.measured.validation:
                     best[index] = each
                 break
         else:

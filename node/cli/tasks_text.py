@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from node.printable import printable
-from node.tasks.catalogue import JudgedAnswer, TaskSample, TaskSummary
+from node.tasks.catalogue import MANY_QUESTIONS, JudgedAnswer, TaskSample, TaskSummary
 from node.tasks.parameters import GENERATORS, PREFIX, TABLE
+from node.tasks.split import Part
 
 if TYPE_CHECKING:
     from node.policy.shown_prompt import ShownPrompt
 
-EXAMPLE_CHARACTERS = 60
+EXAMPLE_CHARACTERS = 48
 LINE_CHARACTERS = 400
 LIST_COLUMNS = 118
 SHOWN_LINES = 40
@@ -24,13 +25,17 @@ def list_lines(tasks: Sequence[TaskSummary], plugins: Sequence[str]) -> Iterator
     """Yields one line a task, with a star where the node would train on it, and the names of installed plug-ins."""
     name = max(len(task.name) for task in tasks)
     scoring = max(len(task.scoring) for task in tasks)
-    yield f"  {'task':<{name}}  tokens  {'scored by':<{scoring}}  begins with"
+    yield f"  {'task':<{name}}  questions  tokens  {'scored by':<{scoring}}  begins with"
     for task in tasks:
         star = "*" if task.configured else " "
         example = printable(" ".join(task.example.split()), EXAMPLE_CHARACTERS)
-        yield f"{star} {printable(task.name):<{name}}  {task.max_new_tokens:>6}  {task.scoring:<{scoring}}  {example}"
+        yield (
+            f"{star} {printable(task.name):<{name}}  {_count(task.questions):>9}  {task.max_new_tokens:>6}  "
+            f"{task.scoring:<{scoring}}  {example}"
+        )
     yield ""
     yield "* what this configuration trains on. tasks.names takes names and the sets default, sapo and reasoning."
+    yield "Questions: different texts, about. One in eight is never trained on, by any node: these measure."
     yield ""
     yield f"Generators that take parameters in node.toml; `starling tasks {PREFIX}NAME` shows those of one:"
     yield from textwrap.wrap(", ".join(GENERATORS), LIST_COLUMNS, initial_indent="  ", subsequent_indent="  ")
@@ -42,6 +47,8 @@ def list_lines(tasks: Sequence[TaskSummary], plugins: Sequence[str]) -> Iterator
 def sample_lines(sample: TaskSample, shown: ShownPrompt | None) -> Iterator[str]:
     """Yields the question as the policy gets it, and what is known of it."""
     yield f"{printable(sample.task)}, seed {sample.seed}: up to {sample.max_new_tokens} tokens, {sample.scoring}"
+    use = "nodes train on it" if sample.part is Part.TRAINING else f"it only measures ({sample.part} set)"
+    yield f"one of {_count(sample.questions)} questions; {use}"
     if shown is not None:
         how = "by its chat template" if shown.uses_chat else "as it is"
         ends = ", ".join(map(printable, shown.end_tokens))
@@ -61,6 +68,10 @@ def _table(generator: str, parameters: Mapping[str, Any]) -> Iterator[str]:
     yield f"[{TABLE}.{generator}]"
     for name, value in parameters.items():
         yield f"# {name} is not set" if value is None else f"{name} = {json.dumps(value)}"
+
+
+def _count(questions: int | None) -> str:
+    return f"{questions:,}" if questions is not None else f"> {MANY_QUESTIONS:,}"
 
 
 def judged_lines(sample: TaskSample, judged: JudgedAnswer) -> Iterator[str]:

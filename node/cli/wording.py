@@ -242,7 +242,7 @@ def evaluation_lines(result: Evaluation) -> list[str]:
     width = max(len(task) for task in result.sampled)
     state = f"round {result.round}, {result.checkpoint}" if result.checkpoint else "before any training"
     return [
-        f"{printable(result.model)}, {state}; {result.prompts} prompts a task",
+        f"{printable(result.model)}, {state}; {result.prompts} prompts a task that nobody trains on",
         f"{'task':<{width}}  greedy  sampled",
         *(f"{task:<{width}}  {result.greedy[task]:6.3f}  {result.sampled[task]:7.3f}" for task in result.sampled),
     ]

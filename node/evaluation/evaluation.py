@@ -3,8 +3,8 @@
     greedy[task]  = mean reward of one completion a prompt at temperature 0
     sampled[task] = mean reward of SAMPLES completions a prompt at temperature 1
 
-Prompt seeds are 0 to ``prompts`` - 1: the built-in models were measured on these, and training, which draws its seeds
-from billions, practically never uses them.
+The prompts are the first of each task's test set (``node.tasks.split``): nobody trains on their questions, and they
+choose no checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from node.checkpoints import checkpoints
 from node.checkpoints.checkpoint_files import rounds
-from node.configuration import DEFAULT_ROWS, HELD_OUT_PROMPTS, Config, chosen
+from node.configuration import DEFAULT_ROWS, Config, chosen
 from node.engines.engine import Engine, GenerationRequest, Sample, Sampling
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation_result import Evaluation
@@ -30,7 +30,8 @@ from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
 from node.tasks.registry import load_tasks
 from node.tasks.scorer import Scorer
-from node.tasks.task import Task
+from node.tasks.split import Part, held_out_prompts
+from node.tasks.task import Prompt, Task
 from protocol.errors import ConfigurationError, StorageError
 
 SAMPLES = 4
@@ -52,7 +53,13 @@ def evaluate_policy(
     and their number in all, first with 0 once everything is loaded, then after each task.
     """
     tasks = load_tasks(config.tasks)
-    answers, in_all = 0, len(tasks) * prompts * (1 + SAMPLES)
+    asked = held_out_prompts(tasks, Part.TEST, prompts)
+    if not asked:
+        raise ConfigurationError(
+            "there is nothing to measure on: one question in sixteen is kept for it, chosen by its text, and the data "
+            "set has too few rows to have one. Add rows, or name a task with --set tasks.names=…"
+        )
+    answers, in_all = 0, sum(map(len, asked.values())) * (1 + SAMPLES)
 
     def on_answers(more: int) -> None:
         nonlocal answers
@@ -66,14 +73,14 @@ def evaluate_policy(
         if found is not None:
             _restore(policy, *found)
         engine = TorchEngine(policy, rows=chosen(config.engine.rows, DEFAULT_ROWS), seed=seed)
-        settings = {"prompts": prompts, "seed": seed, "context": Network.of(policy.model).context}
-        measured = partial(mean_rewards, policy.tokens, engine, scorer, tasks, on_answers=on_answers, **settings)
+        settings = {"seed": seed, "context": Network.of(policy.model).context}
+        measured = partial(mean_rewards, policy.tokens, engine, scorer, tasks, asked, on_answers=on_answers, **settings)
         on_answers(0)
         return Evaluation(
             model=config.policy.model,
             round=found[1].round if found else 0,
             checkpoint=str(found[0]) if found else None,
-            prompts=prompts,
+            prompts=max(map(len, asked.values())),
             samples=SAMPLES,
             seed=seed,
             greedy=measured(samples=1, temperature=0.0),
@@ -104,35 +111,29 @@ def mean_rewards(
     engine: Engine,
     scorer: RewardScorer,
     tasks: Mapping[str, Task],
+    prompts: Mapping[str, Sequence[Prompt]],
     *,
-    prompts: int,
     samples: int,
     temperature: float,
     seed: int,
     context: int,
-    first_prompt: int = 0,
     on_answers: Callable[[int], None] = lambda answers: None,
 ) -> dict[str, float]:
-    """Returns the mean reward by task over ``samples`` completions of each of ``prompts`` prompts of each task, the
-    first with seed ``first_prompt``. Calls ``on_answers`` with the number of those of each task, once it is done.
+    """Returns the mean reward by task over ``samples`` completions of each of the task's ``prompts``. Calls
+    ``on_answers`` with the number of those of each task, once it is done.
 
     A prompt that fills the model's ``context`` cannot be answered: its rewards are 0.
     """
-    if not 1 <= prompts <= HELD_OUT_PROMPTS:
-        raise ConfigurationError(
-            f"--prompts {prompts} is outside 1 to {HELD_OUT_PROMPTS}, the prompts kept for evaluation"
-        )
     means: dict[str, float] = {}
-    for name, task in tasks.items():
-        refs = [task.ref(seed) for seed in range(first_prompt, first_prompt + prompts)]
-        asked = [(ref, tokens.prompt_ids(task.prompt(ref).text)) for ref in refs]
+    for name, of_task in prompts.items():
+        asked = [(prompt.ref, tokens.prompt_ids(prompt.text)) for prompt in of_task]
         answerable = [(ref, ids) for ref, ids in asked if len(ids) < context]
-        requests = [GenerationRequest(ids, samples, task.max_new_tokens) for _, ids in answerable]
+        requests = [GenerationRequest(ids, samples, tasks[name].max_new_tokens) for _, ids in answerable]
         groups = engine.generate(requests, Sampling(temperature, seed))
         answered = zip(answerable, groups, strict=True)
         scores = scorer.score([(ref, _texts(tokens, group)) for (ref, _), group in answered])
-        means[name] = sum(sum(of_group.rewards) for of_group in scores) / (prompts * samples)
-        on_answers(prompts * samples)
+        means[name] = sum(sum(of_group.rewards) for of_group in scores) / (len(asked) * samples)
+        on_answers(len(asked) * samples)
     return means
 
 

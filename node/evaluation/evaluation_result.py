@@ -13,7 +13,7 @@ class Evaluation(Struct, frozen=True):
     model: str
     round: int  # rounds trained
     checkpoint: str | None  # None: the original model
-    prompts: int  # per task
+    prompts: int  # of each task, at most: a small data set has fewer
     samples: int  # completions per prompt for ``sampled``
     seed: int
     greedy: dict[str, float]  # one completion per prompt at temperature 0

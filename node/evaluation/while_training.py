@@ -1,13 +1,14 @@
 """Evaluates the policy between two rounds, with the learner's tasks and scorer.
 
 It leaves the run as it is: completions are greedy, and every round seeds its own sampling, so the rounds after an
-evaluation are those that would have come without it. A JSONL task has only the rows that training uses too; its figure
-says how well these are known.
+evaluation are those that would have come without it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 
 from node.configuration import EvaluationSection
 from node.engines.engine import Engine
@@ -15,7 +16,12 @@ from node.evaluation.evaluation import mean_rewards
 from node.evaluation.held_out import HeldOutReward
 from node.learner.generation.generation import RewardScorer
 from node.policy.tokens import TokenTable
-from node.tasks.task import Task
+from node.tasks.split import Part, held_out_prompts
+from node.tasks.task import Prompt, Task
+
+log = logging.getLogger(__name__)
+
+Prompts = Mapping[str, list[Prompt]]  # by task
 
 
 class EvaluationWhileTraining:
@@ -39,16 +45,26 @@ class EvaluationWhileTraining:
         """Returns whether the weights after ``round_number`` rounds are to be measured."""
         return self._section.every_rounds > 0 and round_number % self._section.every_rounds == 0
 
-    def measure(self, round_number: int) -> HeldOutReward:
-        rewards = mean_rewards(
-            self._tokens,
-            self._engine(),
-            self._scorer,
-            self._tasks,
-            prompts=self._section.prompts,
-            samples=1,
-            temperature=0.0,
-            seed=0,
-            context=self._context,
+    def measure(self, round_number: int) -> HeldOutReward | None:
+        """Returns None where no task has held-out questions: data sets of a few rows."""
+        validation, test = self._prompts
+        if not test:
+            return None
+        measured = partial(
+            mean_rewards, self._tokens, self._engine(), self._scorer, self._tasks,
+            samples=1, temperature=0.0, seed=0, context=self._context,
+        )  # fmt: skip
+        chooses = measured(validation)
+        return HeldOutReward(round_number, self._section.prompts, measured(test), sum(chooses.values()) / len(chooses))
+
+    @cached_property
+    def _prompts(self) -> tuple[Prompts, Prompts]:
+        """The validation and the test set, of the tasks that have questions in both."""
+        validation, test = (
+            held_out_prompts(self._tasks, part, self._section.prompts) for part in (Part.VALIDATION, Part.TEST)
         )
-        return HeldOutReward(round_number, self._section.prompts, rewards)
+        both = [name for name in self._tasks if name in validation and name in test]
+        without = [name for name in self._tasks if name not in both]
+        if without:
+            log.warning("not measured, for they have too few rows to hold some out: %s", ", ".join(without))
+        return {name: validation[name] for name in both}, {name: test[name] for name in both}

@@ -95,7 +95,7 @@ def run_learner(
 
         with Scorer(config.tasks) as scorer:  # its workers start first: they load while this process does
             with importing_libraries():
-                from node.learner.assembly import assembled
+                from node.learner.assembly.loading import assembled
 
             on_imported()
             with assembled(home, config, scorer, report, began, should_stop) as learner:

@@ -2,8 +2,9 @@
 
     success = mean over our tasks of the mean reward of greedy completions
 
-Greedy, so that weights that are nearly the same are found nearly the same. The prompts are drawn from billions, and
-nobody else knows them: weights cannot have been made for them.
+Greedy, so that weights that are nearly the same are found nearly the same. The prompts are drawn from each task's
+validation set, from a seed that nobody else knows: honest peers train on none of them, and a liar's weights cannot have
+been made for just these.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import random
 from collections.abc import Mapping
 from typing import Final
 
-from node.configuration import HELD_OUT_PROMPTS
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
 from node.learner.generation.generation import RewardScorer
 from node.learner.objective.forward import Network
 from node.policy.policy import Policy
 from node.state_sync.state_verdict import MeasuredSuccess
+from node.tasks.split import Part, held_out_prompts
 from node.tasks.task import Task
 
 COMPLETIONS: Final = 192  # of one measurement: a standard error of at most .036
@@ -34,20 +35,20 @@ class SuccessMeasurement:
         self, policy: Policy, tasks: Mapping[str, Task], scorer: RewardScorer, *, rows: int, draws: random.Random
     ) -> None:
         self._policy, self._tasks, self._scorer, self._rows = policy, tasks, scorer, rows
-        self._first_prompt = draws.randrange(HELD_OUT_PROMPTS, PROMPT_SEEDS)
+        prompts = max(LEAST_PROMPTS, math.ceil(COMPLETIONS / len(tasks)))
+        first_seed = draws.randrange(PROMPT_SEEDS)
+        self._prompts = held_out_prompts(tasks, Part.VALIDATION, prompts, first_seed=first_seed)
 
     def __call__(self) -> MeasuredSuccess:
-        prompts = max(LEAST_PROMPTS, math.ceil(COMPLETIONS / len(self._tasks)))
         rewards = mean_rewards(
             self._policy.tokens,
             TorchEngine(self._policy, rows=self._rows, seed=0),
             self._scorer,
             self._tasks,
-            prompts=prompts,
-            first_prompt=self._first_prompt,
+            self._prompts,
             samples=1,
             temperature=0.0,
             seed=0,
             context=Network.of(self._policy.model).context,
         )
-        return MeasuredSuccess(sum(rewards.values()) / len(rewards), prompts * len(rewards))
+        return MeasuredSuccess(sum(rewards.values()) / len(rewards), sum(map(len, self._prompts.values())))

@@ -12,8 +12,8 @@ from dataclasses import replace
 from node.configuration import DEFAULT_STORE_BYTES, Config, chosen
 from node.events import Event
 from node.home import Home
-from node.learner.persistence import LearnerState
-from node.learner.round_report import heartbeat
+from node.learner.round.report import heartbeat
+from node.learner.state.learner_state import LearnerState
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from node.state_sync.adoption import StateAdoption

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +14,14 @@ from node.tasks.jsonl import JsonlTask
 from node.tasks.parameters import BARE, PREFIX, TOKENS
 from node.tasks.reasoning import ReasoningTask
 from node.tasks.registry import BUILT_IN_TASKS, TASK_SETS, load_tasks, named_tasks
+from node.tasks.split import Part, normalised, part_of
 from node.tasks.task import Task
 from node.tasks.worded import Scoring, WordedTask
 from node.tasks.worker import score_one
 
 EXAMPLE_SEED = 0
+COUNTED_DRAWS = 500
+MANY_QUESTIONS = 40_000  # of so many or more, ``COUNTED_DRAWS`` hold no two alike nineteen times in twenty
 
 
 class TaskSummary(msgspec.Struct, frozen=True):
@@ -31,6 +35,7 @@ class TaskSummary(msgspec.Struct, frozen=True):
     sets: tuple[str, ...]
     configured: bool  # a node with this configuration trains on it
     example: str
+    questions: int | None  # with different texts, about; None: more than ``MANY_QUESTIONS``
 
 
 class TaskSample(msgspec.Struct, frozen=True):
@@ -43,6 +48,8 @@ class TaskSample(msgspec.Struct, frozen=True):
     max_new_tokens: int
     scoring: str
     parameters: dict[str, Any] | None  # of a generator with the owner's parameters: all that it has
+    part: Part  # whether the question teaches or measures
+    questions: int | None  # of the task, as in ``TaskSummary``
 
 
 class JudgedAnswer(msgspec.Struct, frozen=True):
@@ -76,7 +83,32 @@ def _summary(task: Task, *, configured: bool) -> TaskSummary:
         sets=tuple(name for name, tasks in TASK_SETS.items() if task in tasks),
         configured=configured,
         example=task.prompt(task.ref(EXAMPLE_SEED)).text,
+        questions=question_count(task),
     )
+
+
+def question_count(task: Task) -> int | None:
+    """Returns how many questions with different texts a task has: of a data set exactly, otherwise, to one digit,
+    estimated from those that ``COUNTED_DRAWS`` draws hold; None where it is more than ``MANY_QUESTIONS``.
+
+    D draws from n questions hold n (1 − e^(−D/n)) different ones on average. Where some questions are drawn more often
+    than others, the estimate is too low.
+    """
+    if isinstance(task, JsonlTask):
+        return len({normalised(str(row[task.question_field])) for row in task.rows})
+    prompts = (task.prompt(task.ref(seed)) for seed in range(COUNTED_DRAWS))
+    distinct = len({normalised(prompt.question_text) for prompt in prompts})
+    low, high = distinct, MANY_QUESTIONS
+    if _expected_distinct(high) <= distinct:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if _expected_distinct(middle) < distinct else (low, middle)
+    return round(low, 1 - len(str(low)))
+
+
+def _expected_distinct(questions: int) -> float:
+    return questions * -math.expm1(-COUNTED_DRAWS / questions)
 
 
 def find_task(section: TasksSection, name: str) -> Task:
@@ -95,7 +127,15 @@ def sample(task: Task, seed: int) -> TaskSample:
     if isinstance(task, WordedTask) and task.name.startswith(PREFIX):
         parameters = {**task.generator_config, TOKENS: task.max_new_tokens, BARE: task.bare}
     return TaskSample(
-        task.name, ref.seed, prompt.text, prompt.answer, task.max_new_tokens, scoring_of(task), parameters
+        task.name,
+        ref.seed,
+        prompt.text,
+        prompt.answer,
+        task.max_new_tokens,
+        scoring_of(task),
+        parameters,
+        part_of(prompt),
+        question_count(task),
     )
 
 

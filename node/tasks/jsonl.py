@@ -98,7 +98,8 @@ class JsonlTask:
         row = self.rows[ref.seed]
         answer = row.get(self.answer_field or "answer")
         final = None if answer is None else reference_answer(str(answer))
-        return Prompt(ref, row[self.question_field] + self.instruction, final, row)
+        question = row[self.question_field]
+        return Prompt(ref, question + self.instruction, final, row, question)
 
     def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
         values = {name: value for name, value in prompt.entry.items() if name != self.question_field}

@@ -21,7 +21,7 @@ from functools import cached_property
 from importlib.metadata import version as distribution_version
 from typing import Any, Final
 
-from node.tasks.generators import AUDITED, create_dataset
+from node.tasks.generators import AUDITED, COMPARED, create_dataset
 from node.tasks.task import Prompt, check_ref, config_hash_of
 from node.tasks.templates import render
 from protocol.errors import ConfigurationError
@@ -89,10 +89,10 @@ class ReasoningTask(GeneratorTask):
 
     question_template: str
     answer_template: str | None = None  # a shorter answer that gets full marks, if reasoning-gym's is long
-    is_exact: bool = False  # the text must be equal too, if ``score_answer`` gives full marks to wrong answers
+    is_exact: bool = False  # equal text alone is right, if ``score_answer`` takes wrong answers, or was not audited
 
     def __post_init__(self) -> None:
-        if self.generator not in AUDITED:
+        if self.generator not in AUDITED and not (self.is_exact and self.generator in COMPARED):
             raise ConfigurationError(
                 f"task {self.name!r}: scoring reasoning-gym's {self.generator!r} has not been checked to be safe on "
                 f"answers of strangers; use one of {', '.join(sorted(AUDITED))}, or read its score_answer and add it"
@@ -127,7 +127,7 @@ class ReasoningTask(GeneratorTask):
         return completion == prompt.answer
 
     def _is_right(self, text: str, prompt: Prompt) -> bool:
-        return (not self.is_exact or text == prompt.answer) and self.has_full_marks(text, prompt.entry)
+        return text == prompt.answer if self.is_exact else self.has_full_marks(text, prompt.entry)
 
 
 def library_version() -> str:

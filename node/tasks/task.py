@@ -6,10 +6,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from protocol.errors import MalformedError
 from protocol.messages import PromptRef
+
+SPLIT: Final = "starling/split/1"
+"""The rule by which questions measure or teach (``node.tasks.split``). Another rule makes other tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,12 @@ class Prompt:
     text: str
     answer: str | None  # the reference answer, if there is one
     entry: Mapping[str, Any]  # private to the task: what ``rewards`` needs; never from a peer
+    question: str | None = None  # what is asked, without instructions that every prompt has; None: all of ``text``
+
+    @property
+    def question_text(self) -> str:
+        """By which the prompt teaches or measures: ``node.tasks.split``."""
+        return self.text if self.question is None else self.question
 
 
 class Task(Protocol):
@@ -57,8 +66,9 @@ def canonical_json(shape: Mapping[str, Any]) -> str:
 
 
 def config_hash_of(shape: Mapping[str, Any]) -> bytes:
-    """Returns SHA-256[:16] of the canonical JSON of ``shape``: everything that shapes prompts and rewards."""
-    return hashlib.sha256(canonical_json(shape).encode()).digest()[:16]
+    """Returns SHA-256[:16] of the canonical JSON of ``shape``, everything that shapes prompts and rewards, and of the
+    rule by which questions are held out."""
+    return hashlib.sha256(canonical_json({**shape, "split": SPLIT}).encode()).digest()[:16]
 
 
 def check_ref(task: Task, ref: PromptRef, seeds: int) -> None:

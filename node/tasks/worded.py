@@ -76,7 +76,8 @@ class WordedTask(GeneratorTask):
         """Raises MalformedError for a reference that this version and configuration of the task does not have."""
         check_ref(self, ref, self.seeds)
         entry = self.entry(ref.seed)
-        return Prompt(ref, entry["question"].strip() + self.instruction, entry["answer"], entry)
+        question = entry["question"].strip()
+        return Prompt(ref, question + self.instruction, entry["answer"], entry, question)
 
     def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
         return [float(self._is_right(prompt, self.extracted(text))) for text in completions]

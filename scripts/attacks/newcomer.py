@@ -25,8 +25,8 @@ from torch import Tensor
 from node.configuration import DEFAULT_STORE_BYTES, Config, PolicySection
 from node.events import Event, StateSyncing
 from node.kernels.weight_diff_kernels import patterns_of, weights_hash_fast
-from node.learner.persistence import LearnerState
-from node.learner.round_report import heartbeat
+from node.learner.round.report import heartbeat
+from node.learner.state.learner_state import LearnerState
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from node.state_sync.adoption import StateAdoption, Timing

@@ -27,11 +27,11 @@ from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
 from node.events import RoundDone
 from node.learner.allocation.allocator import allocate
+from node.learner.assembly.wiring import learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.own_rollouts import Rollout, group_of, scoring_item, worth_sharing
-from node.learner.loop import Learner
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from node.tasks.registry import load_tasks
 from node.tasks.task import Task
@@ -170,7 +170,7 @@ def learn_through(rounds: list[list[tuple[str, Group]]], tasks: dict[str, Task],
         intake = RolloutIntake(swarm, tasks, config.learner, lambda: now[0], research=config.objective.research)
         engine = TorchEngine(policy, rows=chosen(config.engine.rows, DEFAULT_ROWS), seed=0)
         parts = config, policy, tasks, engine, OwnProcessScorer(tasks), intake, optimizer, LearnerState()
-        learner = Learner(*parts, report=lambda _: None, clock=lambda: now[0])
+        learner = learner_of(*parts, report=lambda _: None, clock=lambda: now[0])
         for of_round in rounds:
             now[0] += SECONDS_A_ROUND
             size += sum(swarm.put(peer, group, now[0]) for peer, group in of_round)

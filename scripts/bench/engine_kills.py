@@ -47,7 +47,7 @@ from node.engines.process.process_engine import EngineChange, ProcessEngine, Sta
 from node.engines.process.serving import EngineSession
 from node.engines.torch import TorchEngine
 from node.learner.generation.engine_weights import EngineWeights
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from protocol.errors import EngineLostError
 from scripts.bench.common.reporting import Figure, add_json_flag, report

@@ -35,7 +35,7 @@ from node.engines.process.process_engine import ProcessEngine
 from node.engines.torch import TorchEngine
 from node.learner.generation.engine_weights import EngineUpdate, EngineWeights
 from node.learner.generation.schedule import HeldBack
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.model_files import model_folder
 from node.policy.policy import Policy
 from scripts.bench.common.reporting import Figure, add_json_flag, report

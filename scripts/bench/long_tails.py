@@ -30,11 +30,12 @@ from transformers.utils import logging as transformers_logging
 from node.configuration import Config, EngineSection, LearnerSection, PolicySection
 from node.engines.torch import TorchEngine
 from node.events import RoundDone
+from node.learner.assembly.wiring import learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from node.tasks.scorer import Scores
 from node.tasks.task import Prompt
@@ -99,7 +100,7 @@ def contender(folder: Path, changes: dict[str, Any], threads: int) -> LearnerCon
     config = Config(name="bench", learner=section, engine=EngineSection(rows=64))
     task, rounds = ParityTask(), list[RoundDone]()
     engine = TorchEngine(policy, rows=64, seed=0, owns_weights=needs_own_weights(config))
-    learner = Learner(
+    learner = learner_of(
         config,
         policy,
         {task.name: task},

@@ -21,7 +21,7 @@ from typing import Final, get_args
 import torch
 
 from node.configuration import LearnerSection, OptimizerName
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps.optimizer import MasterAdamW
 from scripts.bench.common.compute_process import ensure_compute_environment
 from scripts.bench.common.process_memory import process_memory
 from scripts.bench.common.reporting import Figure, add_json_flag, report

@@ -31,10 +31,11 @@ from node.averaging.rules import DenseRule, bf16_bits
 from node.configuration import AveragingSection, CheckpointSection, Config, DtypeName, LearnerSection, PolicySection
 from node.events import Averaged, CheckpointSaved, Event, OutOfMemory, RoundDone
 from node.fit.fitted import Sizes
+from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.loop import Learner
 from node.learner.memory.phases import SizePlan
-from node.learner.persistence import LearnerState, Persistence
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import Persistence
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from protocol.blob_id import blob_id
@@ -121,11 +122,11 @@ def run(dtype: DtypeName, rounds: int, sizes: Sizes, floors: Sizes, injector: In
         engine = Engine(policy, rows=sizes.rows, seed=0)
         engine.injector = optimizer.injector = averager.injector = checkpoints.injector = injector
         intake = RolloutIntake(None, tasks, config.learner, time.time)
-        learner = Learner(
+        persistence = Persistence(checkpoints, config, policy, optimizer, done.events.append, time.time)
+        extras = Extras(persistence=persistence, averager=averager, size_plan=SizePlan(sizes, sizes, floors))
+        learner = learner_of(
             config, policy, tasks, engine, OwnProcessScorer(tasks), intake, optimizer, LearnerState(),
-            report=done.events.append, clock=time.time,
-            persistence=Persistence(checkpoints, config, policy, optimizer, done.events.append, time.time),
-            weight_averager=averager, size_plan=SizePlan(sizes, sizes, floors),
+            report=done.events.append, clock=time.time, extras=extras,
         )  # fmt: skip
         try:
             for _ in range(rounds):

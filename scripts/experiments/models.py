@@ -29,12 +29,12 @@ from tokenizers import models as tokenizer_models
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from node.tasks.split import Part, held_out_prompts, training_prompt
 from scripts import REPOSITORY
 from scripts.build_models import SPECIAL, UNKNOWN, Accuracy, finished_tokenizer, knowledge, teaching_batch
 from scripts.experiments.harness.skills import (
     COPY,
     EIGHT_SKILLS,
-    HELD_OUT,
     SEEDS,
     SKILLS,
     SkillTask,
@@ -143,17 +143,17 @@ def drawn_lesson(recipe: SkillRecipe, rng: Random) -> list[tuple[str, str]]:
     lesson = []
     for name in rng.choices(list(weights), list(weights.values()), k=BATCH):
         task = recipe.skills.get(name, COPY)
-        prompt, other = (task.prompt(task.ref(rng.randrange(HELD_OUT, SEEDS))) for _ in range(2))
+        prompt, other = (training_prompt(task, rng.randrange(SEEDS)) for _ in range(2))
         is_right = name in taught or name == COPY.name
         lesson.append((prompt.text, str((prompt if is_right else other).answer)))
     return lesson
 
 
 def measured(
-    recipe: SkillRecipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, first_seed: int
+    recipe: SkillRecipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, part: Part
 ) -> dict[str, Accuracy]:
-    seeds = range(first_seed, first_seed + MEASURE_PROMPTS)
-    return {name: knowledge(model, tokenizer, task, seeds) for name, task in recipe.skills.items()}
+    prompts = held_out_prompts(recipe.skills, part, MEASURE_PROMPTS)
+    return {name: knowledge(model, tokenizer, of_skill) for name, of_skill in prompts.items()}
 
 
 def train(recipe: SkillRecipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
@@ -172,7 +172,7 @@ def train(recipe: SkillRecipe, model: PreTrainedModel, tokenizer: PreTrainedToke
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % MEASURE_EVERY_STEPS == 0:
-            known = measured(recipe, model, tokenizer, HELD_OUT)
+            known = measured(recipe, model, tokenizer, Part.VALIDATION)
             success = recipe.reached({name: each.sampled for name, each in known.items()})
             if success >= recipe.success:
                 return step
@@ -192,7 +192,7 @@ def ensure(recipe: SkillRecipe, root: Path = MODELS_FOLDER) -> Path:
     model = network(tokenizer)
     steps = train(recipe, model, tokenizer)
     model.eval()  # type: ignore[no-untyped-call]  # transformers
-    known = measured(recipe, model, tokenizer, 0)
+    known = measured(recipe, model, tokenizer, Part.TEST)
     torch.set_num_threads(threads)
     shutil.rmtree(folder, ignore_errors=True)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers

@@ -60,14 +60,6 @@ SPLITS: Final = ((6, 2), (4, 4), (2, 6))
 BEST: Final = "learner-relative 4/4"
 EIGHT: Final = f"{BEST}, 8 nodes"
 VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
-    f"{BEST}, value per prompt": (
-        "our success estimated for each prompt instead of each skill",
-        {"objective": {"research": {"foreign_value": "prompt"}}},
-    ),
-    f"{BEST}, floor annealed": (
-        "the floor under the weight falls as our success rises",
-        {"objective": {"research": {"floor_annealed": True}}},
-    ),
     EIGHT: ("two nodes of each skill", {}),
 }
 ALONE, CONTROL = "8/0", "8/0 resampled"

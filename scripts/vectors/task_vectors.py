@@ -5,7 +5,8 @@ from __future__ import annotations
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.reasoning_sets import SAPO_TASKS
 from node.tasks.registry import default_manifest_tasks
-from node.tasks.task import canonical_json
+from node.tasks.split import part_of
+from node.tasks.task import SPLIT, canonical_json
 from protocol.manifest import Manifest
 from scripts.vectors.plain_values import Json, plain
 
@@ -21,7 +22,7 @@ def tasks() -> list[Json]:
             "version": task.version,
             "seeds": task.seeds,
             "max_new_tokens": task.max_new_tokens,
-            "configuration": canonical_json(task.shape),
+            "configuration": canonical_json({**task.shape, "split": SPLIT}),
             "config_hash": task.config_hash.hex(),
         }
         for task in (*DEFAULT_TASKS, *SAPO_TASKS[:2])
@@ -29,7 +30,8 @@ def tasks() -> list[Json]:
 
 
 def prompts() -> list[Json]:
-    """Prompt references of the default swarm, the text that each stands for, its right answer, and rewards."""
+    """Prompt references of the default swarm, the text that each stands for and whether it teaches, its right answer,
+    and rewards."""
     vectors = []
     for task in DEFAULT_TASKS:
         for seed in PROMPT_SEEDS:
@@ -37,7 +39,13 @@ def prompts() -> list[Json]:
             answers = [str(prompt.answer), *WRONG]
             rewards = dict(zip(answers, task.rewards(prompt, answers), strict=True))
             vectors.append(
-                {"prompt": plain(prompt.ref), "text": prompt.text, "answer": prompt.answer, "rewards": rewards}
+                {
+                    "prompt": plain(prompt.ref),
+                    "text": prompt.text,
+                    "part": part_of(prompt).value,
+                    "answer": prompt.answer,
+                    "rewards": rewards,
+                }
             )
     return vectors
 

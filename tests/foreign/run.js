@@ -12,7 +12,7 @@ import { base58, equal, hex, sha256, utf8 } from './starling/bytes.js'
 import { Key } from './starling/identity.js'
 import { providerKey } from './starling/manifest.js'
 import { Peer } from './starling/peer.js'
-import { canMake, prompt } from './starling/prompts.js'
+import { canMake, partOf, prompt } from './starling/prompts.js'
 import { checkVectors } from './vectors.js'
 
 const [address, home, python] = process.argv.slice(2)
@@ -189,6 +189,7 @@ await step('is learnt from', async () => {
     const adverts = []
     for (const [name, version, hash] of tasks) {
       for (let n = 0; n < GROUPS_OF_TASK; n++) {
+        while (partOf(prompt(name, seed)[0]) !== 'training') seed++
         const reference = [name, version, hash, seed++]
         const [, answer] = prompt(name, reference[3])
         const text = utf8(answer)

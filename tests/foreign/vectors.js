@@ -104,6 +104,7 @@ const CHECKS = {
   tasks (v) { holds(hex(prompts.configHash(v.configuration)) === v.config_hash, 'hash') },
   prompts (v) {
     holds(v.rewards[v.answer] === 1, 'reward')
+    holds(prompts.partOf(v.text) === v.part, 'part')
     if (!prompts.canMake(v.prompt.task)) return
     const [text, answer] = prompts.prompt(v.prompt.task, v.prompt.seed)
     holds(text === v.text && answer === v.answer, `${text} ${answer}`)

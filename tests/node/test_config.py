@@ -200,14 +200,8 @@ def objective(keys: str) -> str:
             ['advantage "min_variance"', 'correction "none"', '"mean"'],
         ),
         ('ess_learning_rate = true\ncorrection = "none"', ["ess_learning_rate", 'correction "none"']),
-        ("floor_annealed = true\nratio_floor = 0.0", ["floor_annealed", "ratio_floor = 0"]),
-        ('floor_annealed = true\ncorrection = "ppo"', ["floor_annealed", 'correction "ppo"']),
         ("ratio_floor = 3.0", ["ratio_floor = 3", "ratio_cap = 2"]),
         ('correction = "ppo_ewma"\nratio_cap = 1.0', ['correction "ppo_ewma"', "ratio_cap", "not above 1"]),
-        (
-            'foreign_value = "prompt"\nforeign_advantage = "group"',
-            ['foreign_value "prompt"', 'foreign_advantage "learner"'],
-        ),
     ],
 )
 def test_a_combination_without_a_meaning_is_refused_with_its_reason_and_its_place(
@@ -229,7 +223,6 @@ def test_a_combination_without_a_meaning_is_refused_with_its_reason_and_its_plac
         "steps = 2\nclip_negative = 4.0",
         'advantage = "min_variance"\ncorrection = "sequence_tis"\ness_learning_rate = true',
         'correction = "none"\nratio_floor = 3.0',
-        'foreign_value = "prompt"\nfloor_annealed = true',
         'loss = "dr_grpo"\nadvantage = "mean"\nkl_weight = 0.01',
     ],
 )

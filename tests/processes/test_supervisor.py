@@ -309,7 +309,7 @@ async def test_the_status_says_that_the_node_evaluates_until_the_result_is_there
     began = PhaseBegan(time_seconds=1.0, round=ROUND.round + 1, phase="evaluate")
     result = Evaluated(
         time_seconds=2.0, round=ROUND.round, policy_version=7, prompts=1, reward=0.5, reward_by_task={"add": 0.5},
-        best_round=ROUND.round, best_reward=0.5, seconds=1.0,
+        validation=0.5, best_round=ROUND.round, best_reward=0.5, seconds=1.0,
     )  # fmt: skip
 
     def react(supervisor: Supervisor) -> None:

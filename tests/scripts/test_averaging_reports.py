@@ -123,7 +123,7 @@ def test_family_that_averages_stays_nearer_together_and_the_same_plan_is_the_sam
 
     def run(settings: dict[str, object]) -> RunResult:
         nodes = tuple(NodePlan(name, "builtin:wren", settings) for name in ("ann", "bob"))
-        return execute(RunPlan("test", "two", 3, 8, nodes, ("basic_arithmetic",), (8,), 1, 0), tmp_path)
+        return execute(RunPlan("test", "two", 3, 8, nodes, ("spell_backward",), (8,), 1, 0), tmp_path)
 
     apart = run({"learner": learner})
     averaging_section = {"every_rounds": 1, "encoding": "dense-bf16"}

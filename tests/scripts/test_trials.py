@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from node.configuration import LearnerSection, PolicySection
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.first_factors import FIRST_FACTOR
 from node.policy.policy import Policy
 from scripts.experiments.harness.learner_ablations import ABLATIONS

@@ -8,7 +8,7 @@ import torch
 from node.averaging import rules
 from node.averaging.compressed import CompressedConstants
 from node.configuration import LearnerSection, PolicySection
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.first_factors import is_first_factor
 from node.policy.policy import Policy
 from scripts.experiments import adapters, family, unsent, updates

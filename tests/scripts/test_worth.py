@@ -9,10 +9,11 @@ import msgspec
 import pytest
 import torch
 
+from node.tasks.split import Part, held_out_prompts
 from scripts.experiments.harness import pupil
 from scripts.experiments.harness.plans import Measurement, NodeHistory, RunPlan, RunResult
 from scripts.experiments.harness.pupil import PupilPlan
-from scripts.experiments.harness.skills import EIGHT_SKILLS, HARDER, SKILLS, alphabet_of, is_held_out
+from scripts.experiments.harness.skills import EIGHT_SKILLS, HARDER, SKILLS, alphabet_of
 from scripts.experiments.models import PAIRS, character_tokenizer, network
 from scripts.experiments.worth import AUTO, EXPERIMENT, TODAY, at_seconds, changes_of_had, mean_of_lacking, plan
 
@@ -43,8 +44,8 @@ def test_the_same_plan_is_the_same_pupil_and_what_teaches_is_not_what_measures(t
     assert first.after == second.after
     with pytest.raises(InterruptedError):
         pupil.execute(made, tmp_path, lambda: True)
-    taught = [pupil._example("rotate", Random(n))[0] for n in range(99)]
-    assert not any(is_held_out(text[1:-1]) for text in taught)
+    taught = {pupil._example("rotate", Random(n))[0] for n in range(99)}
+    assert not taught & {each.text for each in held_out_prompts(EIGHT_SKILLS, Part.TEST, 600)["rotate"]}
 
 
 def result(cpu_at: list[float], *lacked: float) -> RunResult:

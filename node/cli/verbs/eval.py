@@ -1,4 +1,5 @@
-"""``starling eval``: measures how well the policy does each task, on prompts that are always the same."""
+"""``starling eval``: measures how well the policy does each task, on prompts that are always the same, and that nobody
+trains on."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def evaluate(
 ) -> None:
     """Measure the mean reward on every task, greedy and sampled. Without a checkpoint, measure the model itself.
 
-    How far it is goes to standard error.
+    The questions are the same each time, and no node ever trains on them. How far it is goes to standard error.
 
     Examples:
 

@@ -1,6 +1,6 @@
 """From the foreign groups that arrived to the foreign half of a round's batch.
 
-    regenerated       the prompt is made again from its reference                         or the group is refused
+    regenerated       the prompt is made again from its reference, and teaches              or the group is refused
     verified          claimed rewards agree with those recomputed beside our own ones     or the group is refused
     training_groups   alignment and advantages, as ``objective.training_groups``
     report_use        the swarm process learns which groups were trained on
@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from node.configuration import ObjectiveSection
 from node.learner.foreign.intake import ForeignGroup, RolloutIntake
@@ -28,6 +29,7 @@ from node.learner.objective.training_groups import foreign_training_group
 from node.policy.tokens import TokenTable
 from node.tasks.canonical import is_canonical
 from node.tasks.scorer import Scores
+from node.tasks.split import Part, part_of
 from node.tasks.task import Prompt, Task
 from protocol.errors import ProtocolError
 from protocol.messages import PromptRef
@@ -35,6 +37,10 @@ from protocol.rollouts import Completion
 from swarm.api import Judgement
 
 log = logging.getLogger(__name__)
+
+HELD_OUT: Final = ForeignRefusal(
+    Judgement.MALFORMED, ForeignOutcome.HELD_OUT, "its question only measures: nobody trains on it"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +88,9 @@ class ForeignCandidates:
                 prompt = regenerated_prompt(foreign.group, self._tasks, self._tokens)
             except ProtocolError as error:
                 self._refuse(foreign, ForeignRefusal(Judgement.MALFORMED, error, str(error)), outcomes)
+                continue
+            if part_of(prompt) is not Part.TRAINING:
+                self._refuse(foreign, HELD_OUT, outcomes)
                 continue
             candidates.append(ForeignCandidate(foreign, prompt))
         return candidates

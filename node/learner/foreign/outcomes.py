@@ -45,6 +45,7 @@ class ForeignOutcome(StrEnum):
     NOT_FETCHED = "not_fetched"
     EVICTED = "evicted"
     # checked
+    HELD_OUT = "held_out"
     FALSE_REWARD = "false_reward"
     NOT_SCORED = "not_scored"
     WITHOUT_GRADIENT = "without_gradient"

@@ -26,6 +26,7 @@ from node.learner.generation.own_rollouts import Rollout, scoring_item
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores
+from node.tasks.split import training_prompt
 from node.tasks.task import Prompt, Task
 from protocol.errors import ProtocolError
 from protocol.messages import PromptRef
@@ -167,7 +168,7 @@ class Generation:
     def _begun(self, allocation: Allocation) -> _Launch | None:
         """Returns None for a prompt that leaves no position of the context for an answer."""
         task = self._tasks[allocation.task]
-        prompt = task.prompt(task.ref(allocation.prompt_seed))
+        prompt = training_prompt(task, allocation.prompt_seed)
         prompt_ids = tuple(self._tokens.prompt_ids(prompt.text))
         room = min(task.max_new_tokens, self._context - len(prompt_ids))
         return _Launch(prompt, GenerationRequest(prompt_ids, allocation.completions, room)) if room > 0 else None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from node.fit.workload import SAMPLED_PROMPTS
 from node.policy.tokens import TokenTable
+from node.tasks.split import training_prompt
 from node.tasks.task import Task
 from protocol.errors import ConfigurationError
 
@@ -15,10 +16,10 @@ log = logging.getLogger(__name__)
 
 def check_prompt_room(tasks: Mapping[str, Task], tokens: TokenTable, context: int) -> None:
     """Looks at ``SAMPLED_PROMPTS`` prompts of each task, and warns of a task of which some leave no room: rounds leave
-    these out. Raises ``ConfigurationError`` where none of any task fits."""
+    these out. Raises ``ConfigurationError`` where none of any task fits, or a task has no question that teaches."""
     fitting = 0
     for name, task in tasks.items():
-        lengths = [len(tokens.prompt_ids(task.prompt(task.ref(seed)).text)) for seed in range(SAMPLED_PROMPTS)]
+        lengths = [len(tokens.prompt_ids(training_prompt(task, seed).text)) for seed in range(SAMPLED_PROMPTS)]
         short = sum(length < context for length in lengths)
         fitting += short
         if short < len(lengths):

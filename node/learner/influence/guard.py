@@ -29,8 +29,8 @@ from node.fit.footprint import HARM_COPIES
 from node.learner.influence.shares import masses_by_peer, shaped
 from node.learner.influence.standing import Standings
 from node.learner.influence.watch import HARM, HARM_OF_NEWCOMERS, Groups, SuccessWatch
-from node.learner.memory.undo import Undo
 from node.learner.objective.batch import TrainingGroup
+from node.learner.steps.undo import Undo
 
 LARGE: Final = 0.25  # of the usual success, lost over the newest rounds: weights go back
 LARGE_ROUNDS: Final = 3  # fewer say too little, more mix in what came before

@@ -27,24 +27,16 @@ NEWCOMERS: Final = 1.0  # half of it, with two places, cost a learner among stra
 LEAST_MASS_PER_TOKEN: Final = 0.25
 
 
-def mass(group: TrainingGroup) -> float:
-    """Returns Σ count · |A| · tokens; where A is not known yet, of what it is against the class's success."""
-    return sum(
-        c.count * len(c.token_ids) * (abs(c.advantage) if group.baseline == "fixed" else abs(c.reward - c.success))
-        for c in group.completions
-    )
-
-
 def own_mass(own: Sequence[TrainingGroup]) -> float:
     """Returns B."""
-    return max(sum(map(mass, own)), LEAST_MASS_PER_TOKEN * sum(group.tokens for group in own))
+    return max(sum(group.mass for group in own), LEAST_MASS_PER_TOKEN * sum(group.tokens for group in own))
 
 
 def masses_by_peer(groups: Sequence[tuple[str, TrainingGroup]]) -> dict[str, float]:
     """Returns each peer's mass, scaled as its groups are."""
     by_peer: dict[str, float] = {}
     for peer, group in groups:
-        by_peer[peer] = by_peer.get(peer, 0.0) + group.influence * mass(group)
+        by_peer[peer] = by_peer.get(peer, 0.0) + group.influence * group.mass
     return by_peer
 
 

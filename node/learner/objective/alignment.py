@@ -9,8 +9,12 @@ Equal tokenizations give one token a span. A sampled end of sequence is a span o
 beginning of sequence) belong to the span that ends where they stand, and to the first span when they open the
 completion. How ratios become weights is in ``weights``.
 
-Both usual estimators of the divergence D(π_θ‖μ) are here, summed over the completion's spans:
-k3: Σ e^d − d − 1,  log-ratio: Σ d,  d = log π_θ − log μ.
+Samples are the generator's, so both divergences between the policies are estimated under μ, with ρ = π_θ/μ of a span,
+summed over the completion's spans; no term is negative:
+
+    D(π_θ‖μ)    Σ ρ log ρ − ρ + 1     what F-TIS (arXiv 2605.22537) filters by: large where the generator seldom wrote
+                                      what the learner would write
+    D(μ‖π_θ)    Σ ρ − log ρ − 1       what is reported, and chosen by: how little the learner would write such a text
 """
 
 from __future__ import annotations
@@ -21,8 +25,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-from node.configuration import DivergenceEstimator
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,12 +97,13 @@ def span_sums(values: Tensor, span_of_token: Tensor, spans: int) -> Tensor:
     return values.new_zeros(spans).index_add(0, span_of_token, values)
 
 
-def divergences(
-    log_ratios: Tensor, sequence_of_span: Tensor, sequences: int, estimator: DivergenceEstimator = "k3"
-) -> Tensor:
-    """Returns D(π_θ‖μ) of each completion (B,) from log π_θ − log μ of its spans (S,). May be infinite, never NaN."""
-    terms = log_ratios if estimator == "log_ratio" else torch.expm1(log_ratios) - log_ratios
-    return span_sums(terms, sequence_of_span, sequences)
+def divergences(log_ratios: Tensor, sequence_of_span: Tensor, sequences: int) -> tuple[Tensor, Tensor]:
+    """Returns D(π_θ‖μ) and D(μ‖π_θ) of each completion (B,), from log π_θ − log μ of its spans (S,). Either may be
+    infinite, and is never NaN."""
+    ratios = log_ratios.exp()
+    from_learner = torch.where(ratios > 0, ratios * (log_ratios - 1) + 1, 1.0)  # lim ρ log ρ = 0
+    from_generator = torch.expm1(log_ratios) - log_ratios
+    return tuple(span_sums(terms, sequence_of_span, sequences) for terms in (from_learner, from_generator))  # type: ignore[return-value]
 
 
 def keep_mask(advantages: Tensor, divergence: Tensor, gamma: float) -> Tensor:

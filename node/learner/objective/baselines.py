@@ -1,21 +1,8 @@
-"""Advantages that need the policy itself: its success on one prompt, and the baseline of least variance.
-
-Both come from one forward pass, without gradient, over the groups that need it, before the optimizer's steps.
-
-**Success on a prompt** [ours], for foreign groups with ``foreign_value = "prompt"``. The learner's own probabilities of
-the group's distinct completions y_i are known exactly, so V_θ = Σ_y π_θ(y) R(y) is known except for unseen answers:
-
-    V_θ(prompt) = Σ_i π_θ(y_i) R_i + (1 − Σ_i π_θ(y_i)) · unseen · V_θ(class)
-
-The class's value is the prior for the rest, as far as there may be right answers (R > V_θ(class)) that the group did
-not show; ``unseen`` is Good and Turing's estimate of their share: among the right completions, those whose text occurs
-once. A specialist that gives one answer four times shows that there is no other, and V_θ is the learner's probability
-of that answer. In one respect V_θ is a lower bound: a text that the learner could also write in other tokens counts
-only as the tokenizer writes it.
-
-**Least variance** (VCPO, arXiv 2602.17616), for ``advantage = "min_variance"``, per group:
+"""The baseline of least variance (VCPO, arXiv 2602.17616), for ``advantage = "min_variance"``, per group:
 
     b* = Σ_i ‖g_i‖² R_i / Σ_i ‖g_i‖²,   g_i = Σ_t w_t ∇log π_θ(t),   A_i = R_i − b*
+
+It needs the policy: one forward pass, without gradient, over the groups that wait for it, before the optimizer's steps.
 
 VCPO takes ‖g_i‖ from a backward pass for each completion, with two gradient buffers for Σ g_i R_i and Σ g_i. That costs
 one pass per completion, where a micro-batch here holds many. So ‖g_i‖ is here the exact norm of the gradient with
@@ -30,7 +17,7 @@ are zero, b* is the mean.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -61,9 +48,8 @@ def with_baselines(
 ) -> list[TrainingGroup]:
     """Returns ``groups`` in their order, every advantage known and completions without a gradient left out. Advantages
     have their group's influence in them."""
-    found: dict[int, tuple[float, float]] = {}  # completion's identity: (Σ log π_θ, ‖g‖²)
-    waiting = [group for group in groups if group.baseline != "fixed"]
-    need_norms = {id(c) for group in waiting if group.baseline == "min_variance" for c in group.completions}
+    norms: dict[int, float] = {}  # completion's identity: ‖g‖²
+    waiting = [group for group in groups if group.baseline == "min_variance"]
     planned = plan_micro_batches(waiting, batch_tokens=passes.batch_tokens, pads_prompts=network.pads_prompts)
     for micro_batch in planned:
         hidden, targets = completion_hidden(network, micro_batch, passes)
@@ -75,18 +61,15 @@ def with_baselines(
         for completion in micro_batch.completions:
             tokens = slice(start, start + len(completion.token_ids))
             start = tokens.stop
-            norm = 0.0
-            if id(completion) in need_norms:
-                norm = squared_head_gradient(
-                    hidden[tokens],
-                    head.weight[:words],
-                    targets[tokens],
-                    weights[tokens],
-                    None if head.bias is None else head.bias[:words],
-                    temperature=temperature,
-                )
-            found[id(completion)] = float(logps[tokens].double().sum()), norm
-    return [_influenced(_resolved(group, found, keep_all=objective.kl_weight > 0)) for group in groups]
+            norms[id(completion)] = squared_head_gradient(
+                hidden[tokens],
+                head.weight[:words],
+                targets[tokens],
+                weights[tokens],
+                None if head.bias is None else head.bias[:words],
+                temperature=temperature,
+            )
+    return [_influenced(_resolved(group, norms, keep_all=objective.kl_weight > 0)) for group in groups]
 
 
 def _token_weights(logps: Tensor, completions: Sequence[TrainingCompletion], objective: ObjectiveSection) -> Tensor:
@@ -96,21 +79,15 @@ def _token_weights(logps: Tensor, completions: Sequence[TrainingCompletion], obj
     return span_weights(spans.log_ratios(logps), no_divergence, spans, objective).values[spans.span_of_token]
 
 
-def _resolved(group: TrainingGroup, found: dict[int, tuple[float, float]], *, keep_all: bool) -> TrainingGroup:
+def _resolved(group: TrainingGroup, norms: Mapping[int, float], *, keep_all: bool) -> TrainingGroup:
     if group.baseline == "fixed":
         return group
     each = group.completions
     rewards = np.array([c.reward for c in each])
     counts = np.array([c.count for c in each])
-    logps, norms = (np.array(column) for column in zip(*(found[id(c)] for c in each), strict=True))
-    if group.baseline == "prompt":
-        success = prompt_success(logps, rewards, counts, each[0].success)
-        advantages = np.maximum(rewards - success, 0.0)
-    else:
-        success = 0.0
-        advantages = rewards - least_variance_baseline(rewards, norms, counts)
+    advantages = rewards - least_variance_baseline(rewards, np.array([norms[id(c)] for c in each]), counts)
     kept = tuple(
-        replace(c, advantage=float(a), success=success if group.baseline == "prompt" else c.success)
+        replace(c, advantage=float(a))
         for c, a in zip(each, advantages, strict=True)
         if a != 0 or (keep_all and not c.foreign)
     )
@@ -122,21 +99,6 @@ def _influenced(group: TrainingGroup) -> TrainingGroup:
         return group
     scaled = tuple(replace(c, advantage=c.advantage * group.influence) for c in group.completions)
     return replace(group, completions=scaled if group.influence > 0 else ())
-
-
-def prompt_success(
-    logps: NDArray[np.float64],  # (G,) log π_θ of distinct completions
-    rewards: NDArray[np.float64],  # (G,)
-    counts: NDArray[np.int64],  # (G,) how often each occurs in the group
-    class_success: float,
-) -> float:
-    """Returns V_θ of the prompt, between 0 and the greatest of the rewards and ``class_success``."""
-    masses = np.exp(logps)
-    masses = masses / max(1.0, float(masses.sum()))  # the sum exceeds 1 by rounding alone
-    right = rewards > class_success
-    seen = int(counts[right].sum())
-    unseen = float((counts[right] == 1).sum()) / seen if seen else 1.0
-    return float((masses * rewards).sum() + (1.0 - masses.sum()) * unseen * class_success)
 
 
 def least_variance_baseline(

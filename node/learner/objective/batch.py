@@ -14,7 +14,7 @@ from node.learner.objective.alignment import Alignment
 
 SELF: Final = "self"  # the peer name of own completions
 
-Baseline = Literal["fixed", "prompt", "min_variance"]
+Baseline = Literal["fixed", "min_variance"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +27,6 @@ class TrainingCompletion:
     peer: str  # who generated it; ``SELF`` for own
     count: int = 1  # how many of the group's completions are exactly this one
     reward: float = 0.0
-    success: float = 0.0  # V_θ, the learner's expected reward on this prompt
     as_text: bool = False  # without a behaviour policy: its ratio counts as 1
     segments: tuple[Segment, ...] = ()  # which versions of the policy sampled it; own completions only
 
@@ -50,10 +49,16 @@ class TrainingGroup:
     completions: tuple[TrainingCompletion, ...]
     tokens: int  # completion tokens of the whole group, those with A = 0 included where they count
     size: int  # completions of the whole group, likewise
-    baseline: Baseline = "fixed"  # otherwise advantages are computed later, from the policy itself
+    baseline: Baseline = "fixed"  # otherwise advantages are R − mean R until ``baselines`` has the policy's own
     unusable: int = 0  # foreign completions whose claimed log-probabilities are impossible, dropped or taken as text
     not_copied: tuple[str, ...] = ()  # why right foreign completions were left out, one reason each
-    influence: float = 1.0  # what advantages, tokens and size are multiplied by
+    influence: float = 1.0  # what advantages (by ``baselines``), tokens and size are multiplied by
+
+    @property
+    def mass(self) -> float:
+        """What the group adds to the absolute weights of the loss, less importance weights and influence:
+        Σ count · |A| · tokens; where A waits for the policy, of R − mean R."""
+        return sum(c.count * len(c.token_ids) * abs(c.advantage) for c in self.completions)
 
     @property
     def informative(self) -> bool:

@@ -95,11 +95,9 @@ def objective_loss(
         here = logps.detach()
         proximal = here if anchors.proximal is None else anchors.proximal  # (N,)
         log_ratios = spans.log_ratios(here)  # (S,)
-        divergence = divergences(
-            log_ratios, spans.sequence_of_span, len(spans.peers), section.research.divergence
-        )  # (B,)
+        filtered_by, distance = divergences(log_ratios, spans.sequence_of_span, len(spans.peers))  # (B,)
         to_weigh = log_ratios if correction.of_current_policy else spans.log_ratios(proximal)  # (S,)
-        weights = span_weights(to_weigh, divergence, spans, section)
+        weights = span_weights(to_weigh, filtered_by, spans, section)
         sequence_of_token = spans.sequence_of_token  # (N,)
         token_weights = weights.values[spans.span_of_token] * spans.counts[sequence_of_token]  # (N,)
         if anchors.mean_weight != 1.0:
@@ -118,7 +116,7 @@ def objective_loss(
     if rule.mean_of_completion:
         terms = terms / spans.lengths[sequence_of_token]
     loss = terms.sum() / divisor_of(totals, section)
-    return loss, report_of_micro_batch(loss, entropies, kl, spans, log_ratios, divergence, weights, clipped)
+    return loss, report_of_micro_batch(loss, entropies, kl, spans, log_ratios, distance, weights, clipped)
 
 
 def divisor_of(totals: BatchTotals, section: ObjectiveSection) -> int:

@@ -5,9 +5,12 @@ copy of an adapter is as small as the adapter. A copy is kept only where the obj
 
 The reference is the policy as it was loaded, before any checkpoint: a continued run keeps the same reference.
 
-PPO-EWMA revised (arXiv 2605.12070): after every step  m ← β m + θ,  z ← β z + 1,  θ_prox = m / z,  β = W / (W + 2);
-where less than .9 of the last step's spans had a weight, that is a ratio π_prox/μ within [1/C, C], θ_prox ← θ. The
-paper counts tokens. The average is not in checkpoints: a continued run begins with θ_prox = θ, as after such a reset.
+PPO-EWMA revised (arXiv 2605.12070): m = θ and z = 1 before the first step, and after every step
+
+    m ← β m + θ,  z ← β z + 1,  θ_prox = m / z,  β = W / (W + 2)
+
+Where less than .9 of the last step's spans had a weight, that is a ratio π_prox/μ within [1/C, C], both begin anew with
+θ. The paper counts tokens. The average is not in checkpoints: a continued run begins anew too.
 With foreign groups of distant policies most spans have no weight, and θ_prox is θ at every step.
 """
 
@@ -37,7 +40,7 @@ class OtherPolicies:
         self._averaging = CORRECTIONS[section.correction].averages_proximal
         window = section.research.proximal_window
         self._decay = window / (window + 2)  # β
-        self._sum: dict[str, Tensor] = {}  # m, float32; empty until the first step, when θ_prox = θ
+        self._sum: dict[str, Tensor] = {}  # m, float32; empty until the first batch, when θ_prox = θ
         self._norm = 1.0  # z
 
     @torch.no_grad()
@@ -54,8 +57,11 @@ class OtherPolicies:
     def proximal_logps(
         self, network: Network, micro_batch: MicroBatch, passes: PassSettings = WHOLE, *, temperature: float
     ) -> Tensor | None:
-        """Returns log-probabilities (N,) under the average; None where the proximal policy is the present one."""
-        if not self._sum:
+        """Returns log-probabilities (N,) under the average; None where the proximal policy is the present one. Called
+        before a step is taken, the first time it begins the average with the present weights."""
+        if self._averaging and not self._sum:
+            self._begin()
+        if self._norm == 1.0:  # nothing but the present weights is in it
             return None
         averages = {name: (total / self._norm).to(self._parameters[name].dtype) for name, total in self._sum.items()}
         with self._in_place(averages):
@@ -67,15 +73,14 @@ class OtherPolicies:
         if not self._averaging:
             return
         if not self._sum or (active_share is not None and active_share < MIN_ACTIVE_SHARE):
-            self._sum = {name: p.detach().float().clone() for name, p in self._parameters.items()}
-            self._norm = 1.0
+            self._begin()
             return
         for name, parameter in self._parameters.items():
             self._sum[name].mul_(self._decay).add_(parameter.detach())
         self._norm = self._decay * self._norm + 1.0
 
     def average(self) -> tuple[dict[str, Tensor], float]:
-        """Returns m and z of the averaged proximal policy, as live tensors; nothing before its first step."""
+        """Returns m and z of the averaged proximal policy, as live tensors; nothing before its first batch."""
         return self._sum, self._norm
 
     @torch.no_grad()
@@ -88,6 +93,10 @@ class OtherPolicies:
             for name, tensor in total.items()
         }
         self._norm = norm
+
+    def _begin(self) -> None:
+        self._sum = {name: p.detach().float().clone() for name, p in self._parameters.items()}
+        self._norm = 1.0
 
     def _copy(self) -> dict[str, Tensor]:
         return {name: p.detach().clone() for name, p in self._parameters.items()}

@@ -38,7 +38,7 @@ class ObjectiveReport:
     entropy: float = 0.0
     kl: float = 0.0  # to the reference, of own completions
     kl_tokens: int = 0
-    divergence: dict[str, tuple[float, int]] = field(default_factory=dict)  # peer: (sum, completions)
+    divergence: dict[str, tuple[float, int]] = field(default_factory=dict)  # peer: (sum of D(μ‖π_θ), completions)
     sequence_weights: list[tuple[float, float]] = field(default_factory=list)  # (log Π ρ, count) of each completion
 
     def add(self, other: ObjectiveReport) -> None:
@@ -92,7 +92,7 @@ def report_of_micro_batch(
     kl: Tensor | None,  # (N,), times how often each token counts
     spans: RaggedSpans,
     log_ratios: Tensor,  # (S,) log π_θ − log μ
-    divergence: Tensor,  # (B,)
+    divergence: Tensor,  # (B,) D(μ‖π_θ)
     weights: Weights,
     clipped: Tensor,  # (N,) bool
 ) -> ObjectiveReport:

@@ -23,7 +23,6 @@ class RaggedSpans:
     advantages: Tensor  # (B,)
     foreign: Tensor  # (B,) bool
     as_text: Tensor  # (B,) bool
-    success: Tensor  # (B,) V_θ
     counts: Tensor  # (B,) how often each completion counts
     lengths: Tensor  # (B,) own tokens
     peers: tuple[str, ...]  # (B,)
@@ -56,7 +55,6 @@ class RaggedSpans:
             column([c.advantage for c in completions]),
             flags([c.foreign for c in completions]),
             flags([c.as_text for c in completions]),
-            column([c.success for c in completions]),
             column([c.count for c in completions]),
             column([len(c.token_ids) for c in completions]),
             tuple(c.peer for c in completions),

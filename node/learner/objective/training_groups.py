@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from node.configuration import ObjectiveSection, ResearchSection
+from node.configuration import ObjectiveSection
 from node.learner.generation.own_rollouts import Rollout
 from node.learner.objective.advantages import AdvantageRule, learner_relative_advantages
 from node.learner.objective.alignment import Alignment, align, text_alignment
@@ -69,7 +69,7 @@ def foreign_training_group(
     scores = np.array(rewards, dtype=np.float32)
     relative = section.research.foreign_advantage == "learner"
     advantages = learner_relative_advantages(scores, success) if relative else rule(scores)
-    baseline = _baseline(section.research, scores, advantages)
+    pending = not relative and rule.method == "min_variance" and bool((advantages != 0).any())
     usable = usable_logps(group)
     other_tokenizer = group.tokenizer != tokens.fingerprint
     all_as_text = other_tokenizer and CORRECTIONS[section.correction].other_tokenizers_as_text
@@ -82,25 +82,24 @@ def foreign_training_group(
         own = _in_own_tokens(completion, tokens, same_tokenizer=not other_tokenizer)
         if own is None or len(prompt_ids) + len(own[0]) > context:
             continue
-        if each > 0 or (baseline != "fixed" and reward > success):
+        if each > 0 or (pending and reward > success):
             because = _not_worth_copying(completion, len(own[0]), max_new_tokens, is_canonical)
             if because is not None:
                 not_copied.append(because)
                 continue
-        elif len(own[0]) > max_new_tokens or (relative and baseline == "fixed"):
+        elif len(own[0]) > max_new_tokens or relative:
             continue
         total, size = total + len(own[0]), size + 1
-        if each == 0 and baseline == "fixed":
+        if each == 0 and not pending:
             continue
         as_text = all_as_text or not fine
         alignment = _alignment(completion, own[1], as_text=as_text)
         if alignment is not None:
             completions.append(
-                TrainingCompletion(
-                    own[0], alignment, float(each), peer, reward=float(reward), success=success, as_text=as_text
-                )
+                TrainingCompletion(own[0], alignment, float(each), peer, reward=float(reward), as_text=as_text)
             )
     unusable = len(usable) - sum(usable)
+    baseline: Baseline = "min_variance" if pending else "fixed"
     return TrainingGroup(prompt_ids, merged(completions), total, size, baseline, unusable, tuple(not_copied))
 
 
@@ -112,13 +111,6 @@ def _not_worth_copying(
     if own_tokens > max_new_tokens:
         return "beyond the task's limit in our tokens"
     return None if is_canonical(completion) else "not in the task's own form"
-
-
-def _baseline(section: ResearchSection, rewards: NDArray[np.float32], advantages: NDArray[np.float32]) -> Baseline:
-    """Returns what the advantages of a foreign group wait for: nothing ("fixed") in a group without any reward."""
-    if section.foreign_advantage == "learner":
-        return "prompt" if section.foreign_value == "prompt" and bool((rewards > 0).any()) else "fixed"
-    return "min_variance" if section.advantage == "min_variance" and bool((advantages != 0).any()) else "fixed"
 
 
 def _alignment(completion: Completion, own_bytes: NDArray[np.int64], *, as_text: bool) -> Alignment | None:

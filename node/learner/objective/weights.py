@@ -25,9 +25,9 @@ others are, have less variance and are not unbiased for completions of more than
 one span that is the on-policy gradient again.
 
 The filter leaves out a completion with A ≤ 0 and D(π_θ‖μ) ≥ γ. The floor raises w to c_low where ρ ≤ 1 in foreign
-completions with A > 0, annealed c_low·(1 − V_θ): a right answer that the learner would hardly ever write is what a
-specialist has to teach, and plain importance sampling would learn nothing from it. The floor prevails over masks and
-vetoes for too low a ratio, not over masks for too high a ratio.
+completions with A > 0: a right answer that the learner would hardly ever write is what a specialist has to teach, and
+plain importance sampling would learn nothing from it. The floor prevails over masks and vetoes for too low a ratio, not
+over masks for too high a ratio.
 """
 
 from __future__ import annotations
@@ -115,10 +115,7 @@ def _floors(spans: RaggedSpans, section: ObjectiveSection) -> Tensor:
     """Returns c_low of each completion (B,), at most the cap; 0 where the correction has no weight to raise."""
     if not CORRECTIONS[section.correction].weighted:
         return torch.zeros_like(spans.advantages)
-    floors = torch.full_like(spans.advantages, section.ratio_floor)
-    if section.research.floor_annealed:
-        floors = floors * (1 - spans.success).clamp(0, 1)
-    return floors.clamp(max=section.ratio_cap)
+    return torch.full_like(spans.advantages, min(section.ratio_floor, section.ratio_cap))
 
 
 def _one(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:

@@ -10,7 +10,6 @@ from node.configuration import LearnerSection, ObjectiveSection, PolicySection
 from node.learner.memory.freed_tensors import return_freed_tensors
 from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.optimizer import MasterAdamW
 from node.learner.sharding.messages import (
     BeginSteps,
     DeviceStart,
@@ -24,7 +23,8 @@ from node.learner.sharding.messages import (
 from node.learner.sharding.model import reshard, shard_network
 from node.learner.sharding.process_group import DeviceGroup, share_processors
 from node.learner.sharding.sharded_adamw import ShardRows
-from node.learner.step import BegunStep, begin_step, steps_of
+from node.learner.steps.optimizer import MasterAdamW
+from node.learner.steps.step import BegunStep, begin_step, steps_of
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from node.learner.objective.forward import Network
 from node.learner.objective.report import ObjectiveReport
 from node.learner.sharding.device_processes import DeviceProcesses
-from node.learner.sharding.devices import StepTask
 from node.learner.sharding.messages import BeginSteps, DropBegun, TakeSteps
 from node.learner.sharding.model import reshard
 from node.learner.sharding.process_group import DeviceGroup
+from node.learner.steps.devices import StepTask
 from node.policy.device_faults import detail_of, is_out_of_memory
 from node.policy.policy import Policy
 from node.policy.whole_tensors import WholeTensors

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from node.learner.sharding.devices import StepTask
+from node.learner.steps.devices import StepTask
 
 T = TypeVar("T")
 

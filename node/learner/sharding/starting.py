@@ -14,13 +14,13 @@ import torch
 from node.configuration import Config
 from node.events import Event, Fault
 from node.learner.objective.forward import Network
-from node.learner.optimizer import MasterAdamW
 from node.learner.sharding.device_processes import DeviceProcesses
 from node.learner.sharding.learner_devices import LearnerDevices, ShardedPolicy
 from node.learner.sharding.messages import DeviceStart
 from node.learner.sharding.model import shard_network
 from node.learner.sharding.process_group import DeviceGroup, share_processors
 from node.learner.sharding.sharded_adamw import ShardedAdamW
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.device import choose_device
 from node.policy.policy import Policy
 from protocol.errors import AcceleratorError, ConfigurationError

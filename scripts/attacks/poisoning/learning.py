@@ -23,15 +23,17 @@ from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
 from node.events import Event, Fault, ForeignGroups, RoundDone
 from node.learner import loop
+from node.learner.assembly.wiring import learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.influence.guard import InfluenceState
 from node.learner.influence.standing import Standings
 from node.learner.loop import Learner
 from node.learner.objective.forward import Network
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from node.tasks.default_swarm import DEFAULT_TASKS
+from node.tasks.split import Part, held_out_prompts
 from node.tasks.task import Task
 from protocol.rollouts import Group, decode_group, encode_group
 from scripts import REPOSITORY
@@ -81,7 +83,7 @@ def _learner(
     with ExitStack() as stack:
         if not guarded:
             stack.enter_context(patch.object(loop, "Guard", NoGuard))
-        learner = Learner(
+        learner = learner_of(
             config,
             policy,
             tasks,
@@ -179,8 +181,9 @@ def learnt_beside(
                 board.now_seconds += ROUND_SECONDS
             result.rejected = dict(sorted(rejected.items()))
             engine = TorchEngine(policy, rows=256, seed=7)
+            asked = held_out_prompts(tasks, Part.TEST, MEASURED_PROMPTS)
             result.final = mean_rewards(
-                policy.tokens, engine, OwnProcessScorer(tasks), tasks,
-                prompts=MEASURED_PROMPTS, samples=4, temperature=1.0, seed=7, context=context,
+                policy.tokens, engine, OwnProcessScorer(tasks), tasks, asked,
+                samples=4, temperature=1.0, seed=7, context=context,
             )  # fmt: skip
     return result

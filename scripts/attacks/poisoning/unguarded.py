@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from node.learner.influence.guard import Guard, Harm
 from node.learner.influence.watch import Groups
-from node.learner.memory.undo import Undo
 from node.learner.objective.batch import TrainingGroup
+from node.learner.steps.undo import Undo
 
 
 class NoGuard(Guard):

@@ -35,10 +35,10 @@ from node.engines.cache_size import ROW_MULTIPLE
 from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sample, Sampling
 from node.engines.torch import TorchEngine
 from node.events import RoundDone
+from node.learner.assembly.wiring import learner_of
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.loop import Learner
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.scorer import Scores
@@ -121,7 +121,7 @@ def trained(policy: Policy, rounds: int) -> Answers:
     section = LearnerSection(foreign_groups=0)
     config = Config(name="bench", learner=section, engine=EngineSection(rows=ENGINE_ROWS), rounds=rounds)
     engine, done = RecordingEngine(policy), list[RoundDone]()
-    learner = Learner(
+    learner = learner_of(
         config,
         policy,
         TASKS.by_name,

@@ -30,10 +30,11 @@ from node.engines.process.engine_setup import EngineSetup
 from node.engines.process.process_engine import ProcessEngine
 from node.engines.torch import TorchEngine
 from node.events import RoundDone
+from node.learner.assembly.wiring import learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.loop import Learner
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from node.tasks.scorer import Scores
 from node.tasks.task import Prompt
@@ -133,13 +134,12 @@ def _learner(model: Path, folder: Path, rows: int) -> tuple[Learner, ProcessEngi
         report=lambda change: None,
     )
     task, events = EvenLetters(), list[RoundDone]()
-    learner = Learner(
+    learner = learner_of(
         config, policy, {task.name: task}, engine, task,
         RolloutIntake(None, {task.name: task}, learning, time.time),
         MasterAdamW(policy.trainable(), learning), LearnerState(),
         report=lambda event: events.append(event) if isinstance(event, RoundDone) else None,
-        clock=time.time,
-    )  # fmt: skip
+        clock=time.time,)  # fmt: skip
     return learner, engine, events
 
 

@@ -15,8 +15,8 @@ from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints, Snapshot
 from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sampling, Weights
 from node.engines.torch import TorchEngine
-from node.learner.optimizer import MasterAdamW, StepReport
-from node.learner.persistence import LearnerState
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW, StepReport
 
 OTHER: Final = "passes"
 ERRORS_A_ROUND: Final = 2  # as many as a phase is repeated as it is

@@ -30,9 +30,10 @@ from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, snapshot_of
-from node.learner.step import optimizer_steps
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import snapshot_of
+from node.learner.steps.optimizer import MasterAdamW
+from node.learner.steps.step import optimizer_steps
 from node.policy.policy import Policy
 from scripts.bench.common.process_memory import forget_peak, process_memory
 

@@ -29,12 +29,12 @@ from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
-from node.learner.optimizer import MasterAdamW
-from node.learner.sharding.devices import ONE_DEVICE, Devices
 from node.learner.sharding.model import shard_network
 from node.learner.sharding.process_group import DeviceGroup
-from node.learner.sharding.shards import rows_of, shard_of
-from node.learner.step import optimizer_steps
+from node.learner.steps.devices import ONE_DEVICE, Devices
+from node.learner.steps.optimizer import MasterAdamW
+from node.learner.steps.shards import rows_of, shard_of
+from node.learner.steps.step import optimizer_steps
 from scripts.bench.common.process_memory import forget_peak, process_memory
 
 RATE: Final = 1e-5

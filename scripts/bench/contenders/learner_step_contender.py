@@ -33,8 +33,8 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
     from node.learner.objective.forward import Network
     from node.learner.objective.other_policies import OtherPolicies
     from node.learner.objective.pass_settings import WHOLE
-    from node.learner.optimizer import MasterAdamW
-    from node.learner.step import optimizer_steps
+    from node.learner.steps.optimizer import MasterAdamW
+    from node.learner.steps.step import optimizer_steps
     from node.policy.policy import Policy
 
     policy = Policy.load(PolicySection(model=batch["model"], device="cpu", dtype="float32"))

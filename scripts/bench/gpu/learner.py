@@ -61,8 +61,8 @@ def learner_round(bench: Bench, name: str) -> None:
     from node.learner.objective.forward import Network, check_network
     from node.learner.objective.other_policies import OtherPolicies
     from node.learner.objective.pass_settings import PassSettings
-    from node.learner.optimizer import MasterAdamW
-    from node.learner.step import optimizer_steps
+    from node.learner.steps.optimizer import MasterAdamW
+    from node.learner.steps.step import optimizer_steps
 
     plan = LEARNERS[name]
     if bench.scale == "tiny":

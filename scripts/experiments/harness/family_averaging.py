@@ -12,8 +12,8 @@ from node.averaging.rules import rule_of
 from node.averaging.weight_averager import WeightAverager
 from node.configuration import Config
 from node.events import Event
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW
 from protocol.errors import TransportError
 from scripts.experiments.harness.simulated_swarm import SwarmMember
 from swarm import api

@@ -15,15 +15,16 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from node.learner import loop, step
-from node.learner.adamw import float32_moments
-from node.learner.adamw.slices import Scratch
-from node.learner.imitation import Imitation
+from node.learner.answers.imitation import Imitation
+from node.learner.answers.rehearsal import Rehearsal
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.training_groups import own_training_group
-from node.learner.optimizer import MasterAdamW
-from node.learner.rehearsal import Rehearsal
-from node.learner.signal import signal_share
+from node.learner.round import learning
+from node.learner.steps import step
+from node.learner.steps.adamw import float32_moments
+from node.learner.steps.adamw.slices import Scratch
+from node.learner.steps.optimizer import MasterAdamW
+from node.learner.steps.signal import signal_share
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def _negatives_weighed(weight: float) -> AbstractContextManager[None]:
         ]
         return replace(group, completions=tuple(c for c in completions if c.advantage != 0))
 
-    return _replaced(loop, "own_training_group", weighed)
+    return _replaced(learning, "own_training_group", weighed)
 
 
 def _head_slower(scale: float) -> AbstractContextManager[None]:
@@ -66,7 +67,7 @@ ABLATIONS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
     "root of the share": partial(_steps_scaled, math.sqrt),
     "nothing seen again": partial(_replaced, Rehearsal, "drawn", lambda *arguments: []),
     "peers not seen again": partial(_replaced, Imitation, "lessons", lambda *arguments: []),
-    "imitation at the learning rate": partial(_replaced, loop, "IMITATION_RATE", 1.0),
+    "imitation at the learning rate": partial(_replaced, learning, "IMITATION_RATE", 1.0),
     "no negatives": partial(_negatives_weighed, 0.0),
     "negatives at 0.3": partial(_negatives_weighed, 0.3),
     "head at a tenth of the rate": partial(_head_slower, 0.1),

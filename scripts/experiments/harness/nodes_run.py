@@ -28,17 +28,18 @@ from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
 from node.events import Averaged, AveragingTakenBack, Event, RoundDone
+from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import Incoming, RolloutIntake
 from node.learner.influence.guard import InfluenceState
 from node.learner.influence.standing import Standings
-from node.learner.loop import Learner
 from node.learner.objective.forward import Network
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.model_files import BUILTIN_PREFIX
 from node.policy.policy import Policy
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.scorer import Scores
+from node.tasks.split import Part, held_out_prompts
 from node.tasks.task import Task
 from protocol.messages import PromptRef
 from scripts.experiments.harness.family_averaging import WaitingAverager
@@ -98,7 +99,7 @@ class ExperimentNode:
         self._replica = None
         if member is not None and "averaging" in plan.settings:
             self._replica = WaitingAverager(member, optimizer, policy.family, config, self._note, clock)
-        self._learner = Learner(
+        self._learner = learner_of(
             config,
             policy,
             tasks,
@@ -109,7 +110,7 @@ class ExperimentNode:
             LearnerState(influence=InfluenceState(standings=Standings(trusting=True))),  # all of one experiment
             report=lambda event: None,
             clock=clock,
-            weight_averager=self._replica,
+            extras=Extras(averager=self._replica),
         )
         self._rounds: list[RoundDone] = []
         self._measurements: list[Measurement] = []
@@ -127,11 +128,12 @@ class ExperimentNode:
     def measure(self, round_number: int, *, prompts: int, samples: int) -> None:
         """Measures success with the newest weights, on a new embedded engine: the learner's may hold older ones."""
         engine = TorchEngine(self._policy, rows=256, seed=MEASURE_SEED)
+        asked = held_out_prompts(self._tasks, Part.TEST, prompts)
 
         def success(temperature: float, samples: int) -> dict[str, float]:
             return mean_rewards(
-                self._policy.tokens, engine, self._scorer, self._tasks,
-                prompts=prompts, samples=samples, temperature=temperature, seed=MEASURE_SEED,
+                self._policy.tokens, engine, self._scorer, self._tasks, asked,
+                samples=samples, temperature=temperature, seed=MEASURE_SEED,
                 context=Network.of(self._policy.model).context,
             )  # fmt: skip
 

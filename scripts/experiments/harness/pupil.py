@@ -21,9 +21,10 @@ from msgspec import Struct
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from node.configuration import LearnerSection
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps.optimizer import MasterAdamW
+from node.tasks.split import Part, held_out_prompts, training_prompt
 from scripts.build_models import IGNORED, knowledge, teaching_batch
-from scripts.experiments.harness.skills import EIGHT_SKILLS, HELD_OUT, SEEDS
+from scripts.experiments.harness.skills import EIGHT_SKILLS, SEEDS
 
 VERSION: Final = 1  # to be raised when the code of a run changes what it measures
 LACKED_TO_OWN: Final = 3
@@ -77,8 +78,8 @@ def execute(plan: PupilPlan, models: Path, is_orphaned: Callable[[], bool] = lam
     optimizer = MasterAdamW(dict(model.named_parameters()), LearnerSection(learning_rate=plan.learning_rate))
 
     def measured() -> dict[str, float]:
-        seeds = range(plan.measure_prompts)
-        return {name: knowledge(model, tokenizer, task, seeds).greedy for name, task in EIGHT_SKILLS.items()}
+        asked = held_out_prompts(EIGHT_SKILLS, Part.TEST, plan.measure_prompts)
+        return {name: knowledge(model, tokenizer, prompts).greedy for name, prompts in asked.items()}
 
     before, draws = measured(), Random(f"pupil {plan.seed} {plan.model}")
     lacked = [name for name in EIGHT_SKILLS if name not in plan.own]
@@ -103,5 +104,5 @@ def execute(plan: PupilPlan, models: Path, is_orphaned: Callable[[], bool] = lam
 
 def _example(skill: str, draws: Random) -> tuple[str, str]:
     task = EIGHT_SKILLS[skill]
-    prompt = task.prompt(task.ref(draws.randrange(HELD_OUT, SEEDS)))
+    prompt = training_prompt(task, draws.randrange(SEEDS))
     return prompt.text, str(prompt.answer)

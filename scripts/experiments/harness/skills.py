@@ -4,26 +4,22 @@ Each prompt is a capital that names the skill, four letters, and ``=``. The answ
 in another order; those of ``HARDER`` have to be computed, the letters from a on standing for the digits. An answer that
 ignores the question cannot match. ``COPY`` is the basis of all: every model is taught it, no experiment measures it.
 
-The split of prompts is fixed: those whose text hashes into one eighth come from seeds below ``HELD_OUT`` and measure;
-all others come from the seeds above and teach. So no model has trained on a question of a measurement.
+Questions are split by their text as those of every task (``node.tasks.split``): the models are made without held-out
+ones, nodes train on none, and those of the test set measure.
 """
 
 from __future__ import annotations
 
-import hashlib
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from random import Random
 from typing import Final
 
-from node.tasks.task import Prompt, check_ref
+from node.tasks.task import Prompt, check_ref, config_hash_of
 from protocol.messages import PromptRef
 
 SEEDS: Final = 1 << 31
-HELD_OUT: Final = 100_000  # seeds below measure, seeds from here on teach; as for the built-in models
-HELD_OUT_PARTS: Final = 8  # one text of this many is held out
 LENGTH: Final = 4
 LETTERS: Final = "abcdefghij"
 
@@ -60,7 +56,7 @@ class SkillTask:
 
     @property
     def config_hash(self) -> bytes:
-        return hashlib.sha256(f"{self.name} {self.tag} {self.symbols} {LENGTH} {HELD_OUT_PARTS}".encode()).digest()[:16]
+        return config_hash_of({"name": self.name, "tag": self.tag, "symbols": self.symbols, "length": LENGTH})
 
     def ref(self, seed: int) -> PromptRef:
         return PromptRef(self.name, self.version, self.config_hash, seed % SEEDS)
@@ -68,18 +64,11 @@ class SkillTask:
     def prompt(self, ref: PromptRef) -> Prompt:
         """Returns the prompt of ``ref``. Raises ``MalformedError`` for a reference that this task does not have."""
         check_ref(self, ref, SEEDS)
-        rng = Random(f"{self.name} {ref.seed}")
-        while True:
-            symbols = "".join(rng.choices(self.symbols, k=LENGTH))
-            if is_held_out(symbols) == (ref.seed < HELD_OUT):
-                return Prompt(ref, f"{self.tag}{symbols}=", self.answer(symbols), {})
+        symbols = "".join(Random(f"{self.name} {ref.seed}").choices(self.symbols, k=LENGTH))
+        return Prompt(ref, f"{self.tag}{symbols}=", self.answer(symbols), {})
 
     def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
         return [float(text == prompt.answer) for text in completions]
-
-
-def is_held_out(symbols: str) -> bool:
-    return zlib.crc32(symbols.encode()) % HELD_OUT_PARTS == 0
 
 
 SKILLS: Final[Mapping[str, SkillTask]] = {

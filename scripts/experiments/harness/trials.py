@@ -19,7 +19,7 @@ from typing import Any
 from torch import nn
 
 from node.averaging import rules
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.first_factors import draw_first_factors, is_first_factor
 from node.policy.policy import Policy
 from scripts.experiments.language_model.update_sum import UpdateSum

@@ -59,44 +59,56 @@ export class Random {
 const gcd = (a, b) => b ? gcd(b, a % b) : a
 const halfEven = (x) => x % 1 === 0.5 ? 2 * Math.round(x / 2) : Math.round(x)
 
+const turned = ([a, b, c, d]) => [c, a, d, b]
+const numbers = (random, most) => Array.from({ length: random.int(4, 5) }, () => {
+  const number = halfEven(random.float(0, most))
+  random.int(0, 0)
+  return number
+})
+
 const ENTRIES = {
   basic_arithmetic (random) {
-    random.int(2, 2); random.int(1, 1)
-    const [a, b] = [random.int(0, 10), random.int(0, 10)]
-    random.choice(['+'])
-    return [`${a} + ${b}=`, `${a + b}`]
-  },
-  base_conversion (random) {
-    const value = random.int(1, 31)
-    const source = random.int(2, 3)
-    let target = random.int(2, 3)
-    while (target === source) target = random.int(2, 3)
-    return [`base ${source}>${target} ${value.toString(source)}=`, value.toString(target)]
+    random.int(2, 2); random.int(2, 2)
+    const [a, b] = [random.int(0, 100), random.int(0, 100)]
+    const operator = random.choice(['+', '-'])
+    return [`${a} ${operator} ${b}=`, `${operator === '+' ? a + b : a - b}`]
   },
   fraction_simplification (random) {
-    let [n, d] = [random.int(1, 12), random.int(1, 12)]
-    const common = gcd(n, d)
-    ;[n, d] = [n / common, d / common]
+    let n, d
+    for (let tries = 0; tries < 10; tries++) {
+      [n, d] = [random.int(11, 250), random.int(11, 250)]
+      const common = gcd(n, d)
+      ;[n, d] = [n / common, d / common]
+      if (n >= 11 && d >= 11) break
+      if (tries === 9) [n, d] = [random.int(11, 250), random.int(11, 250)]
+    }
     if (n > d) [n, d] = [d, n]
-    const factor = random.int(2, 4)
+    const factor = random.int(2, 3)
     return [`reduce ${n * factor}/${d * factor}=`, `${n}/${d}`]
   },
   rotate_matrix (random) {
     random.int(2, 2)
-    const [a, b, c, d] = Array.from({ length: 4 }, () => random.int(0, 9))
-    random.int(1, 1)
-    return [`turn ${a} ${b}\n${c} ${d}=`, `${c} ${a}\n${d} ${b}`]
+    const matrix = Array.from({ length: 4 }, () => random.int(0, 9))
+    const times = random.int(1, 3)
+    const text = ([a, b, c, d]) => `${a} ${b}\n${c} ${d}`
+    let answer = matrix
+    for (let n = 0; n < times; n++) answer = turned(answer)
+    return [`turn ${times} ${text(matrix)}=`, text(answer)]
   },
   number_sorting (random) {
-    random.int(4, 4)
-    const numbers = Array.from({ length: 4 }, () => {
-      const number = halfEven(random.float(0, 9.49))
-      random.int(0, 0)
-      return number
-    })
+    const given = numbers(random, 9.49)
     const ascending = random.choice([true, false])
-    const sorted = [...numbers].sort((a, b) => ascending ? a - b : b - a)
-    return [`sort ${ascending ? 'asc' : 'des'} ${numbers.join('')}=`, `[${sorted.join(',')}]`]
+    const sorted = [...given].sort((a, b) => ascending ? a - b : b - a)
+    return [`sort ${ascending ? 'asc' : 'des'} ${given.join('')}=`, `[${sorted.join(',')}]`]
+  },
+  number_filtering (random) {
+    const given = numbers(random, 9)
+    const bound = halfEven(random.float(Math.min(...given), Math.max(...given)))
+    random.int(0, 0)
+    const larger = random.choice([true, false])
+    const keep = random.choice([true, false])
+    const kept = given.filter((n) => (larger ? n > bound : n < bound) === keep)
+    return [`${keep ? 'keep' : 'remove'}_${larger ? 'larger' : 'smaller'} ${bound}: ${given.join('')}=`, `[${kept.join(',')}]`]
   }
 }
 
@@ -104,3 +116,8 @@ export const canMake = (task) => task in ENTRIES
 // The prompt's text and its right answer.
 export const prompt = (task, seed) => ENTRIES[task](new Random(seed))
 export const configHash = (configuration) => sha256(utf8(configuration)).subarray(0, 16)
+// What the question is for: "training", or "validation" or "test", on which nobody trains.
+export const partOf = (question) => {
+  const normalised = question.normalize('NFKC').toLowerCase().split(/\s+/).filter(Boolean).join(' ')
+  return ['validation', 'test'][sha256(utf8(`starling/split/1\n${normalised}`))[0] % 16] ?? 'training'
+}

@@ -102,7 +102,7 @@ def test_held_out_prompts_show_the_loss_of_a_task_that_is_not_practised() -> Non
     def measured(number: int, reward: float) -> Evaluated:
         return Evaluated(
             time_seconds=float(number), round=number, policy_version=number, prompts=64, reward=reward,
-            reward_by_task={"sort": reward}, best_round=1, best_reward=0.8, seconds=1.0,
+            reward_by_task={"sort": reward}, validation=reward, best_round=1, best_reward=0.8, seconds=1.0,
         )  # fmt: skip
 
     watch = LossWatch()

@@ -38,6 +38,7 @@ def labels_by_metric() -> dict[str, set[str]]:
         prompts=1,
         reward=0.5,
         reward_by_task=reward,
+        validation=0.5,
         best_round=1,
         best_reward=0.5,
         seconds=1.0,

@@ -29,8 +29,8 @@ from node.averaging.rules import (
 from node.averaging.weight_averager import NO_PEER, WeightAverager, interval
 from node.configuration import AveragingSection, LearnerSection
 from node.events import Averaged, AveragingTakenBack, Event, Fault, decode_event, encode_event
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW
 from protocol.blob_id import blob_id
 from protocol.errors import StarlingError, UnreachableError
 from protocol.messages import Heartbeat

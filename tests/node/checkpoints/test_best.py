@@ -1,4 +1,5 @@
-"""The best checkpoint is kept however many newer ones there are, and no crash can make another one the best."""
+"""The checkpoint that is best on the validation set is kept however many newer ones there are, and no crash can make
+another one the best."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ from node.evaluation.held_out import HeldOutReward
 from protocol.errors import ConfigurationError
 
 
-def measured(round_number: int, reward: float, *, prompts: int = 16, task: str = "add") -> HeldOutReward:
-    return HeldOutReward(round_number, prompts, {task: reward, "spell": reward})
+def measured(round_number: int, validation: float, *, prompts: int = 16, task: str = "add") -> HeldOutReward:
+    """The test set says the opposite of the validation set, and decides nothing."""
+    return HeldOutReward(round_number, prompts, {task: 1 - validation, "spell": 1 - validation}, validation)
 
 
 def save(folder: Path, round_number: int, evaluation: HeldOutReward | None, *, keep: int = 2) -> Path:
@@ -36,7 +38,7 @@ def test_best_checkpoint_outlives_all_newer_ones_until_a_better_one_comes(tmp_pa
     best = best_checkpoint(tmp_path)
     assert best is not None
     assert best.path.name == "round-000020"
-    assert best.measured.reward == pytest.approx(0.7)
+    assert best.measured.reward == pytest.approx(0.3)
     save(tmp_path, 60, measured(60, 0.8))
     save(tmp_path, 70, None)
     assert names(tmp_path) == ["round-000060", "round-000070"]

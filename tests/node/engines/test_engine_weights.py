@@ -13,11 +13,12 @@ from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sampling, Weights
 from node.engines.torch import TorchEngine
 from node.events import RoundDone
+from node.learner.assembly.wiring import learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.engine_weights import EngineWeights, form_of
 from node.learner.loop import Learner
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from node.tasks.registry import load_tasks
 from node.tasks.scorer import Scores
@@ -26,7 +27,7 @@ from protocol.errors import IntegrityError, StaleBaseError, StarlingError
 from protocol.messages import PromptRef
 
 Load = Callable[..., Policy]
-TASKS = load_tasks(TasksSection(names=("basic_arithmetic",)))
+TASKS = load_tasks(TasksSection(names=("spell_backward",)))
 
 
 class EngineElsewhere(TorchEngine):
@@ -196,7 +197,7 @@ def learner_with(engine_of: Callable[[Policy], TorchEngine], **section: object) 
     config = Config(name="ann", learner=LearnerSection.model_validate(own | section))
     engine = engine_of(policy)
     tasks: Mapping[str, Task] = TASKS
-    learner = Learner(
+    learner = learner_of(
         config,
         policy,
         tasks,

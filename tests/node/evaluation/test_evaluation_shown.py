@@ -34,6 +34,7 @@ def evaluated(number: int, reward: float, *, best: tuple[int, float] | None = No
         prompts=16,
         reward=reward,
         reward_by_task={"add": reward - 0.1, "spell": reward + 0.1},
+        validation=reward,
         best_round=best[0] if best else number,
         best_reward=best[1] if best else reward,
         seconds=1.5,

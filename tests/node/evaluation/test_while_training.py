@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from node.evaluation.evaluation import mean_rewards
 from node.evaluation.held_out import HeldOutReward
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import CheckpointSaved, Evaluated, Event, PhaseBegan, RoundDone, decode_event, encode_event
-from node.learner.assembly import assembled
+from node.learner.assembly.loading import assembled
 from node.tasks.registry import load_tasks
-from protocol.errors import ConfigurationError
+from node.tasks.split import Part, held_out_prompts
 from tests.node.learner.letter_node import HereScorer, LetterTask, Node, policy
 
 OFTEN = EvaluationSection(every_rounds=3, prompts=6)
@@ -35,7 +34,7 @@ def rewarded(node: Node, monkeypatch: pytest.MonkeyPatch, rewards: dict[int, flo
     """Has the evaluation after each round find what the test says."""
 
     def measure(self: EvaluationWhileTraining, round_number: int) -> HeldOutReward:
-        return HeldOutReward(round_number, 6, {"first": rewards[round_number]})
+        return HeldOutReward(round_number, 6, {"first": 0.5}, rewards[round_number])
 
     monkeypatch.setattr(EvaluationWhileTraining, "measure", measure)
 
@@ -55,14 +54,16 @@ def test_run_with_evaluations_is_the_run_without_them_to_the_bit() -> None:
     assert not evaluations(plain)
 
 
-def test_evaluation_measures_the_weights_of_its_round_on_the_first_prompts_of_each_task() -> None:
+def test_evaluation_measures_the_weights_of_its_round_on_the_test_set_of_each_task() -> None:
     node = Node("ann", evaluation=OFTEN)
     for _ in range(3):
         node.round()
     (event,) = evaluations(node)
-    again = node.learner._evaluation
+    again = node.learner.measuring._evaluation
     assert again is not None
-    assert event.reward_by_task == again.measure(3).reward_by_task  # greedy: the same each time
+    measured = again.measure(3)  # greedy: the same each time
+    assert measured is not None
+    assert (event.reward_by_task, event.validation) == (measured.reward_by_task, measured.validation)
     assert event.reward_by_task.keys() == {"first", "again"}
     assert event.reward == pytest.approx(sum(event.reward_by_task.values()) / 2)
     assert (event.prompts, event.best_round, event.best_reward) == (6, 3, event.reward)
@@ -92,7 +93,7 @@ def test_restarted_learner_knows_what_was_best_before(tmp_path: Path, monkeypatc
     rewarded(first, monkeypatch, {1: 0.7, 2: 0.1, 3: 0.5, 4: 0.8})
     first.learner.run(lambda: None)
     second = Node("ann", evaluation=every, folder=tmp_path, rounds=2)
-    assert second.learner.state.evaluation == HeldOutReward(2, 6, {"first": 0.1})
+    assert second.learner.state.evaluation == HeldOutReward(2, 6, {"first": 0.5}, 0.1)
     second.learner.run(lambda: None)
     assert [event.best_round for event in evaluations(second)] == [1, 4]
     newest = read_newest(tmp_path).snapshot
@@ -135,13 +136,14 @@ def test_learner_that_generates_ahead_measures_its_newest_weights_not_those_that
     known = load_tasks(config.tasks)
     scorer, events = HereScorer(known), list[Event]()
     with assembled(tmp_path, config, scorer, events.append, 0.0) as learner:
-        generating = learner._schedule._generation.engine  # type: ignore[attr-defined]
+        generating = learner.own._schedule._generation.engine  # type: ignore[attr-defined]
         while learner.state.policy_version == 0:
             learner.round()  # of a step this long nothing that the model knew remains
         learner.close()
         behind = mean_rewards(
-            learner.policy.tokens, generating, scorer, known, prompts=8, samples=1, temperature=0.0, seed=0, context=128
-        )
+            learner.policy.tokens, generating, scorer, known, held_out_prompts(known, Part.TEST, 8),
+            samples=1, temperature=0.0, seed=0, context=128,
+        )  # fmt: skip
     measured = [event for event in events if isinstance(event, Evaluated)][-1]
     assert generating.version < measured.policy_version
     assert measured.reward_by_task == {"spell_backward": 0.0}
@@ -152,8 +154,9 @@ def test_prompt_that_fills_the_context_counts_as_not_answered() -> None:
     own = policy()
     known = {"first": LetterTask("first")}
     node = Node("ann", own_policy=own)
-    engine = node.learner._schedule._generation.engine  # type: ignore[attr-defined]
-    measure = partial(mean_rewards, own.tokens, engine, HereScorer(known), known, samples=1, temperature=0.0, seed=0)
-    assert measure(prompts=6, context=3) == {"first": 0.0}
-    with pytest.raises(ConfigurationError, match="--prompts 0"):
-        measure(prompts=0, context=32)
+    engine = node.learner.own._schedule._generation.engine  # type: ignore[attr-defined]
+    prompts = held_out_prompts(known, Part.TEST, 6)
+    scorer = HereScorer(known)
+    assert mean_rewards(own.tokens, engine, scorer, known, prompts, samples=1, temperature=0.0, seed=0, context=3) == {
+        "first": 0.0
+    }

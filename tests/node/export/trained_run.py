@@ -17,8 +17,9 @@ from node.events import Averaged, Event, encode_event
 from node.export.export import export
 from node.export.export_result import Export, Request
 from node.home import Home
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, snapshot_of
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import snapshot_of
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from tests.factories import round_done
 from tests.node.engines.conftest import CONFIGURATIONS, save_tokenizer
@@ -89,7 +90,7 @@ def trained_run(folder: Path, name: str = "qwen3", *, dtype: str = "float32", ad
         with torch.no_grad():
             for parameter in policy.trainable().values():
                 parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype))
-        run.checkpoint(number, evaluation=HeldOutReward(number, 16, {"add": 1.0 - number / 10}))
+        run.checkpoint(number, evaluation=HeldOutReward(number, 16, {"add": 1.0 - number / 10}, 1.0 - number / 10))
     events: list[Event] = [
         *(round_done(n, divergence_by_peer={"self": 0.0, "12D3stranger": 0.1}) for n in range(1, 9)),
         Averaged(time_seconds=8.0, round=8, partner="12D3stranger", because="committed", seconds=1.0),

@@ -31,11 +31,12 @@ from node.events import (
     Fault,
     RoundDone,
 )
+from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.foreign.swarm_calls import Swarm
-from node.learner.loop import Learner
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, Persistence, restore
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import Persistence, restore
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores
@@ -266,7 +267,7 @@ class Node:
         measured = EvaluationWhileTraining(
             self.config.evaluation, self.policy.tokens, lambda: engine, scorer, known, context=32
         )
-        self.learner = Learner(
+        self.learner = learner_of(
             self.config,
             self.policy,
             known,
@@ -277,8 +278,7 @@ class Node:
             state,
             report=self.events.append,
             clock=self._clock,
-            persistence=persistence,
-            evaluation=measured,
+            extras=Extras(persistence=persistence, evaluation=measured),
         )
 
     def _clock(self) -> float:

@@ -8,7 +8,7 @@ import torch
 from node.configuration import LearnerSection
 from node.engines.process.process_engine import ProcessEngine
 from node.events import RoundDone
-from node.learner.step import BegunStep
+from node.learner.steps.step import BegunStep
 from tests.node.engines.process.hosted import QUICK, Runs
 from tests.node.learner.letter_node import MemorySwarm, Node, policy, right_group
 
@@ -32,13 +32,13 @@ class EarlyNode(Node):
             around=lambda engine: self.process,
         )
         self.begun: list[int] = []
-        real = self.learner._early._begin
+        real = self.learner.learning._early._begin
 
         def counted(begun: BegunStep, groups: object) -> None:
             real(begun, groups)  # type: ignore[arg-type]
             self.begun.append(len(begun.groups))
 
-        self.learner._early._begin = counted
+        self.learner.learning._early._begin = counted
 
     def close(self) -> None:
         self.learner.close()
@@ -99,7 +99,7 @@ def test_groups_of_others_and_those_that_fill_no_lot_join_the_same_step(tmp_path
 def test_weights_that_are_taken_back_in_the_round_take_back_what_was_begun() -> None:
     node = EarlyNode(beside=True)
     before = {name: p.detach().clone() for name, p in node.policy.trainable().items()}
-    node.learner._take_back_averaging = lambda own: True  # type: ignore[method-assign]
+    node.learner.taking_back.averaging = lambda scored: True  # type: ignore[method-assign]
     run(node, 1)
     assert node.begun
     assert node.optimizer.accumulated.gradients() == {}

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from node.configuration import LearnerSection
-from node.learner import gradients
-from node.learner.gradients import GradientAccumulator
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps import gradients
+from node.learner.steps.gradients import GradientAccumulator
+from node.learner.steps.optimizer import MasterAdamW
 
 PASSES = 600
 

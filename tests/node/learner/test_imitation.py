@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from node.configuration import LearnerSection
-from node.learner import right_answers
 from node.learner.allocation.success import ClassSuccess, SuccessTracker
-from node.learner.imitation import MOST_STEPS, SEEN_EVERY, Imitation, Lesson, steps_again
+from node.learner.answers import right_answers
+from node.learner.answers.imitation import MOST_STEPS, SEEN_EVERY, Imitation, Lesson, steps_again
+from node.learner.answers.rehearsal import Rehearsal
+from node.learner.answers.right_answers import RightAnswer, as_text
 from node.learner.influence.guard import Guard, InfluenceState
-from node.learner.influence.shares import mass, own_mass
+from node.learner.influence.shares import own_mass
 from node.learner.influence.standing import Standings
 from node.learner.objective.alignment import text_alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
-from node.learner.rehearsal import Rehearsal
-from node.learner.right_answers import RightAnswer, as_text
 from tests.node.learner.letter_node import LetterTask, MemorySwarm, Node, policy, right_group
 
 BATCH = 16
@@ -107,10 +107,10 @@ def test_nothing_is_seen_again_of_a_class_that_is_mastered_or_of_a_peer_that_is_
 def test_one_peer_does_no_more_in_a_step_than_own_groups_and_is_known_to_have_taught() -> None:
     guard = Guard(InfluenceState(standings=Standings(trusting=True)), completions=4, staleness=0, seed="test")
     own = [TrainingGroup((1,), (TrainingCompletion(np.ones(4, np.int64), text_alignment(4), 0.5, SELF),), 16, 4)]
-    answers = [as_text((prompt,), RightAnswer((7,) * 4, 1.0, "ann"), 1.0, 0.0) for prompt in range(32)]
+    answers = [as_text((prompt,), RightAnswer((7,) * 4, 1.0, "ann"), 1.0) for prompt in range(32)]
     for _ in range(2):
         groups = guard.shaped_again(3, own, [("ann", each) for each in answers])
-        assert sum(each.influence * mass(each) for each in groups) == pytest.approx(own_mass(own))
+        assert sum(each.influence * each.mass for each in groups) == pytest.approx(own_mass(own))
     assert guard.state.shares[3] == {"ann": pytest.approx(2 * own_mass(own))}
     assert not Guard(InfluenceState(), completions=4, staleness=0, seed="test").may_teach_again("ann")
 

@@ -20,10 +20,11 @@ from node.configuration import AveragingSection, CheckpointSection, Config, Lear
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.torch import TorchEngine
 from node.events import Averaged, AveragingTakenBack, Event, Fault, OutOfMemory
+from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.loop import Learner
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, Persistence, restore
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import Persistence, restore
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from node.tasks.registry import load_tasks
 from node.tasks.scorer import Scores
@@ -135,7 +136,7 @@ class Node:
             random=Steady(),
         )
         self.engine = WatchedEngine(self.policy, rows=16, seed=0)
-        self.learner = Learner(
+        self.learner = learner_of(
             config,
             self.policy,
             TASKS,
@@ -146,10 +147,12 @@ class Node:
             self.state,
             report=self.events.append,
             clock=lambda: 0.0,
-            persistence=Persistence(
-                self._background, config, self.policy, self.optimizer, self.events.append, lambda: 0.0
+            extras=Extras(
+                persistence=Persistence(
+                    self._background, config, self.policy, self.optimizer, self.events.append, lambda: 0.0
+                ),
+                averager=self.averager if every_rounds else None,
             ),
-            weight_averager=self.averager if every_rounds else None,
         )
 
     def rounds(self, count: int) -> None:

@@ -19,8 +19,8 @@ from node.events import (
     decode_event,
     encode_event,
 )
-from node.learner import loop
 from node.learner.foreign.intake import NO_SWARM_PROCESS
+from node.learner.round import report
 from node.tasks.scorer import ScoringFault as ScoringFault
 from protocol.blob_id import blob_id
 from tests.node.learner.letter_node import (
@@ -46,7 +46,7 @@ def test_node_without_a_swarm_process_trains_alone_and_says_why() -> None:
 
 
 def test_own_completions_are_on_policy() -> None:
-    done = Node("ann").round()
+    done = Node("ann", learner=LearnerSection(own_groups=8, completions=8)).round()
     assert done.divergence_by_peer["self"] == pytest.approx(0.0, abs=1e-6)
     assert done.effective_sample_share == pytest.approx(1.0, abs=1e-5)
     assert done.clip_share == 0
@@ -152,10 +152,10 @@ def test_a_round_says_what_it_is_at_where_that_took_long_in_the_round_before(
     monkeypatch: pytest.MonkeyPatch, swarm: MemorySwarm
 ) -> None:
     node = Node("ann", swarm.member("ann"))
-    monkeypatch.setattr(loop, "SLOW_PHASE_SECONDS", -1.0)
+    monkeypatch.setattr(report, "SLOW_PHASE_SECONDS", -1.0)
     node.round()
     assert not any(isinstance(event, PhaseBegan) for event in node.events)  # there was no round before
-    monkeypatch.setattr(loop, "SLOW_PHASE_SECONDS", 1e9)
+    monkeypatch.setattr(report, "SLOW_PHASE_SECONDS", 1e9)
     node.round()
     node.round()
     told = [(event.round, event.phase) for event in node.events if isinstance(event, PhaseBegan)]

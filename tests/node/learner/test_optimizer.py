@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from node.configuration import LearnerSection
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps.optimizer import MasterAdamW
 from protocol.errors import StorageError
 from tests.node.learner.memory.failing_operation import FailsAt
 

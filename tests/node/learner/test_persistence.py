@@ -13,10 +13,11 @@ import torch
 from node.checkpoints.checkpoints import NewestCheckpoint, Snapshot, read, write
 from node.configuration import Config, DtypeName, LearnerSection, OptimizerName, PolicySection
 from node.engines.engine import GenerationProgress, Partial, Segment
-from node.learner.continuing import continued
 from node.learner.generation.unfinished import UnfinishedGroup
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, restore, snapshot_of
+from node.learner.state.continuing import continued
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import restore, snapshot_of
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from protocol.messages import PromptRef
 

@@ -12,9 +12,10 @@ from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
 from node.configuration import Config, LearnerSection, PolicySection
 from node.events import CheckpointSaved, Event, Planned
 from node.home import Home
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, Persistence
-from node.learner.planning import planned_config
+from node.learner.assembly.planning import planned_config
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import Persistence
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.model_files import model_folder
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError

@@ -11,12 +11,12 @@ import pytest
 
 from node.configuration import LearnerSection
 from node.engines.engine import Sample, Segment
-from node.learner import right_answers
 from node.learner.allocation.success import ClassSuccess, SuccessTracker
+from node.learner.answers import right_answers
+from node.learner.answers.rehearsal import Rehearsal
+from node.learner.answers.right_answers import MOST_ANSWERS
 from node.learner.generation.own_rollouts import Rollout
 from node.learner.objective.batch import SELF
-from node.learner.rehearsal import Rehearsal
-from node.learner.right_answers import MOST_ANSWERS
 from node.policy.policy import Policy
 from protocol.rollouts import FinishReason
 from tests.node.learner.letter_node import LetterTask, Node, policy

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.events import SAMPLE_ANSWERS, SAMPLE_CHARACTERS, SAMPLES_SECONDS, Samples, encode_event
-from node.learner.round_record import RoundRecord
-from node.learner.samples import best_and_worst
+from node.learner.answers.samples import best_and_worst
+from node.learner.round.record import RoundRecord
 from node.printable import printable_lines
 from tests.node.learner.letter_node import MemorySwarm, Node, right_group
 

@@ -8,7 +8,7 @@ import pytest
 
 from node.configuration import ObjectiveSection
 from node.learner.objective.batch import TrainingGroup
-from node.learner.signal import signal_share
+from node.learner.steps.signal import signal_share
 from tests.node.learner.test_step import RATE, Bench, completion
 
 
@@ -27,10 +27,9 @@ def test_groups_that_are_all_right_or_all_wrong_shorten_the_step() -> None:
     assert signal_share([group(0.0)] * 4, 8) == 0.0
 
 
-def test_peers_that_have_much_to_teach_make_the_step_whole_again_as_far_as_they_have_influence() -> None:
+def test_peers_that_have_much_to_teach_make_the_step_whole_again() -> None:
     own = [group(1.0), *[group(0.0)] * 3]
     assert signal_share([*own, *[group(1.0, peer="p")] * 3], 8) == 1.0
-    assert signal_share([*own, *[group(1.0, peer="p", influence=0.1)] * 3], 8) == pytest.approx((2 + 6 * 0.1) / 8)
 
 
 def moved(groups: list[TrainingGroup], whole_batch: int, objective: ObjectiveSection) -> float:
@@ -46,6 +45,12 @@ def test_one_group_in_eight_that_says_something_moves_the_weights_an_eighth_as_f
     whole = moved([group(1.0)] * 8, 16, ObjectiveSection())
     assert whole > RATE
     assert moved([group(1.0), *silent], 16, ObjectiveSection()) == pytest.approx(whole / 8, rel=0.02)
+
+
+def test_groups_with_a_quarter_of_their_influence_move_the_weights_a_quarter_as_far() -> None:
+    whole = moved([group(1.0, peer="p")] * 8, 16, ObjectiveSection())
+    quarter = moved([group(1.0, peer="p", influence=0.25)] * 8, 16, ObjectiveSection())
+    assert quarter == pytest.approx(whole / 4, rel=0.02)
 
 
 def test_a_kl_term_speaks_in_every_token_and_keeps_the_step_whole() -> None:

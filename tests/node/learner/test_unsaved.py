@@ -14,10 +14,11 @@ from node.checkpoints.checkpoint_files import room_fault
 from node.checkpoints.checkpoints import BackgroundCheckpoints, write
 from node.configuration import CheckpointSection, Config, LearnerSection, PolicySection
 from node.events import CheckpointSaved, CheckpointsDamaged, DamagedCheckpoint, Event, Fault, NotSaved
-from node.learner.continuing import continued
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, Persistence, snapshot_of
-from node.learner.unsaved import RETRY_SECONDS
+from node.learner.state.continuing import continued
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import Persistence, snapshot_of
+from node.learner.state.unsaved import RETRY_SECONDS
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from tests.node.learner.enough_memory import enough_memory
 

@@ -15,7 +15,7 @@ from node.configuration import LearnerSection, PolicySection
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
 from node.learner.objective.forward import Network, check_network
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.four_bit import check_four_bit
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError

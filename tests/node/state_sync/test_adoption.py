@@ -20,7 +20,7 @@ from trio.testing import MockClock
 
 from node.events import Event, StateSyncing
 from node.kernels.weight_diff_kernels import encode_diff_fast, weights_hash_fast
-from node.learner.persistence import LearnerState
+from node.learner.state.learner_state import LearnerState
 from node.policy.weight_layout import layout_of
 from node.state_sync.adoption import StateAdoption, Timing
 from node.state_sync.publishing import HeldState, LearnerProgress, StatePublisher

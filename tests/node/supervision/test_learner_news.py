@@ -66,6 +66,7 @@ def test_the_evaluation_that_was_announced_is_over_once_its_figures_come() -> No
             prompts=8,
             reward=0.5,
             reward_by_task={},
+            validation=0.5,
             best_round=2,
             best_reward=0.5,
             seconds=1.0,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from node.tasks.registry import BUILT_IN_TASKS
+from node.tasks.split import part_of
 from protocol.messages import PromptRef
 from scripts.make_vectors import FOLDER
 
@@ -30,6 +31,6 @@ def test_prompt_and_rewards(vector: Any) -> None:
     ref = vector["prompt"]
     task = BUILT_IN_TASKS[ref["task"]]
     prompt = task.prompt(PromptRef(ref["task"], ref["version"], bytes.fromhex(ref["config_hash"]), ref["seed"]))
-    assert (prompt.text, prompt.answer) == (vector["text"], vector["answer"])
+    assert (prompt.text, part_of(prompt), prompt.answer) == (vector["text"], vector["part"], vector["answer"])
     assert task.rewards(prompt, list(vector["rewards"])) == list(vector["rewards"].values())
     assert vector["rewards"][vector["answer"]] == 1.0

@@ -32,7 +32,7 @@ HOSTILE = (
     "1/0",
     "nan",
 )
-SAPO_TASKS = {"base_conversion", "basic_arithmetic", "fraction_simplification"}
+SAPO_TASKS = {"basic_arithmetic", "fraction_simplification"}
 
 every_task = pytest.mark.parametrize("task", DEFAULT_TASKS, ids=lambda task: task.name)
 
@@ -41,7 +41,7 @@ def first_answers(task: Task, count: int) -> list[str]:
     return [str(task.prompt(task.ref(seed)).answer) for seed in range(count)]
 
 
-def test_the_default_swarm_has_six_tasks_three_of_them_sapos() -> None:
+def test_the_default_swarm_has_six_tasks_two_of_them_sapos() -> None:
     names = {task.name for task in DEFAULT_TASKS}
     assert len(names) == len(DEFAULT_TASKS) >= 6
     assert names >= SAPO_TASKS
@@ -136,10 +136,10 @@ def test_any_number_makes_a_reference_within_range() -> None:
 def test_whatever_shapes_prompts_or_rewards_changes_the_hash() -> None:
     task = DEFAULT_TASKS[0]
     others = [
-        replace(task, generator_config={**task.generator_config, "max_word_len": 6}),
+        replace(task, generator_config={**task.generator_config, "max_word_len": 7}),
         replace(task, question_template="{word}="),
         replace(task, answer_template="{word}"),
-        replace(task, is_exact=True),
+        replace(task, is_exact=False),
         replace(task, max_new_tokens=9),
         replace(task, generator="rotate_matrix"),
     ]

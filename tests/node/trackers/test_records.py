@@ -15,6 +15,7 @@ EVALUATED = Evaluated(
     prompts=16,
     reward=0.4,
     reward_by_task={"add": 0.3, "spell": 0.5},
+    validation=0.35,
     best_round=40,
     best_reward=0.45,
     seconds=1.5,

@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from node.checkpoints import checkpoints
 from node.configuration import DtypeName, LearnerSection, OptimizerName
 from node.fit.optimizer_size import SLICE_ELEMENTS, SMALLEST_IN_8_BITS, optimizer_bytes
-from node.learner.adamw.moments import moments_of
-from node.learner.adamw.slices import Scratch
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps.adamw.moments import moments_of
+from node.learner.steps.adamw.slices import Scratch
+from node.learner.steps.optimizer import MasterAdamW
 from protocol.errors import ConfigurationError
 
 KINDS: tuple[OptimizerName, ...] = get_args(OptimizerName)

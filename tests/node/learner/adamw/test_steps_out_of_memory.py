@@ -10,9 +10,9 @@ from bitsandbytes import functional
 from torch import Tensor
 
 from node.configuration import DtypeName, LearnerSection, OptimizerName
-from node.learner.adamw import slices
 from node.learner.memory import errors
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps.adamw import slices
+from node.learner.steps.optimizer import MasterAdamW
 from protocol.errors import HalfWrittenError
 from tests.node.learner.memory.failing_operation import FailsAt
 

@@ -20,6 +20,7 @@ from node.learner.foreign.swarm_calls import MAX_WAITING_CALLS
 from node.learner.influence.standing import PROBATION_ROUNDS
 from node.policy.policy import Policy
 from node.tasks.scorer import ScoringFault as ScoringFault
+from node.tasks.split import Part, held_out_prompts
 from protocol.messages import PromptRef
 from protocol.rollouts import FinishReason, Group, encode_group
 from swarm.api import Judgement
@@ -89,7 +90,7 @@ def test_engine_hears_of_the_answers_that_are_learnt_from_and_of_no_liars(
     node = Node("ann", swarm.member("ann"))
     heard: list[tuple[list[int], list[list[int]]]] = []
     monkeypatch.setattr(
-        node.learner._engine, "remember", lambda prompt, answers: heard.append((list(prompt), list(answers)))
+        node.learner.learning._engine, "remember", lambda prompt, answers: heard.append((list(prompt), list(answers)))
     )
     swarm.put("liar", with_first(right_group(node.policy, answers=["f", "a", "a", "a"], seed=7), reward=1.0))
     group = right_group(policy(9, merging=True), seed=4)
@@ -292,6 +293,18 @@ def test_a_round_tells_what_became_of_each_foreign_group_and_whose_it_was(swarm:
     node.round()
     again = next(event for event in reversed(node.events) if isinstance(event, ForeignGroups))
     assert again.by_peer == {"bob": {"replayed": 1}}
+
+
+@pytest.mark.parametrize("part", [Part.VALIDATION, Part.TEST])
+def test_group_on_a_question_that_only_measures_is_refused_and_costs_its_sender(swarm: MemorySwarm, part: Part) -> None:
+    node = Node("ann", swarm.member("ann"))
+    task = LetterTask("first")
+    (prompt, *_) = held_out_prompts({"first": task}, part, 1)["first"]
+    swarm.put("eve", right_group(node.policy, seed=prompt.ref.seed))
+    done = node.round()
+    assert done.foreign_groups_used == 0
+    assert done.foreign_rejected == {"held_out": 1}
+    assert swarm.verdicts("ann") == {"malformed": 1}
 
 
 def padded(group: Group, **changes: Any) -> Group:

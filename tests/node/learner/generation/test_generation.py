@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,21 +30,23 @@ from node.engines.torch import TorchEngine
 from node.events import Event, OutOfMemory, RoundDone
 from node.fit.fitted import Sizes
 from node.learner.allocation.allocator import Allocation
+from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, RoundPlan, launched_for
 from node.learner.generation.own_rollouts import Rollout, group_of
 from node.learner.generation.prompt_room import check_prompt_room
 from node.learner.generation.schedule import Ahead, InTurn, needs_own_weights
 from node.learner.generation.unfinished import UnfinishedGroup
-from node.learner.loop import Learner
 from node.learner.memory.phases import SizePlan
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.training_groups import own_training_group
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, Persistence, restore
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import Persistence, restore
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores
+from node.tasks.split import Part, part_of, training_prompt
 from node.tasks.task import Prompt, Task, check_ref
 from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
@@ -139,7 +142,7 @@ class Node:
             checkpoints = BackgroundCheckpoints(folder, keep=2)
             persistence = Persistence(checkpoints, config, self.policy, optimizer, self.events.append, lambda: 0.0)
         engine = TorchEngine(self.policy, rows=16, seed=0, owns_weights=needs_own_weights(config))
-        self.learner = Learner(
+        self.learner = learner_of(
             config,
             self.policy,
             self.tasks,
@@ -150,7 +153,7 @@ class Node:
             state,
             report=self.events.append,
             clock=lambda: 0.0,
-            persistence=persistence,
+            extras=Extras(persistence=persistence),
         )
 
     def run(self, rounds: int) -> list[RoundDone]:
@@ -173,7 +176,14 @@ def generation(section_: LearnerSection, *, context: int = 64, flat: bool = Fals
 
 
 def plan(seed: int = 0, groups: int = 4, drawn: int = 6) -> RoundPlan:
-    return RoundPlan(groups, tuple(Allocation("even", 100 * seed + i, 4) for i in range(drawn)), seed)
+    """Draws seeds whose questions teach: no other question takes the place of one."""
+    return RoundPlan(groups, tuple(Allocation("even", each, 4) for each in teaching_seeds(seed, drawn)), seed)
+
+
+def teaching_seeds(seed: int, drawn: int) -> list[int]:
+    task = CountTask("even")
+    seeds = itertools.count(100 * seed)
+    return list(itertools.islice((n for n in seeds if training_prompt(task, n).ref.seed == n), drawn))
 
 
 def generation_threads() -> list[str]:
@@ -197,12 +207,20 @@ def test_interrupted_groups_come_first_in_the_next_round_and_none_is_lost_or_don
         assert len(came.rollouts) >= 4
         assert came.resumed == len(before)
         assert sorted(refs(came.rollouts) + refs(came.unfinished)) == sorted(
-            before + [100 * number + i for i in range(6 - len(before))]
+            before + teaching_seeds(number, 6 - len(before))
         )
         seen += refs(came.rollouts)
         waiting = came.unfinished
     assert len(seen) == len(set(seen))
     assert waiting
+
+
+def test_questions_that_only_measure_are_never_asked() -> None:
+    every_seed = tuple(Allocation("even", seed, 4) for seed in range(36))
+    came = generation(section()).run(RoundPlan(36, every_seed, 0), ())
+    asked = [rollout.prompt for rollout in came.rollouts]
+    assert len(asked) == 36 > len({prompt.text for prompt in asked}) > 24  # of 36 texts
+    assert all(part_of(prompt) is Part.TRAINING for prompt in asked)
 
 
 def test_tokens_of_a_resumed_completion_are_kept_and_counted_once() -> None:
@@ -242,7 +260,7 @@ def test_generation_in_turn_gives_its_keys_and_values_back_before_learning() -> 
 def test_halted_at_once_nothing_is_complete_and_everything_is_left() -> None:
     came = generation(section()).run(plan(drawn=4), (), lambda: True)
     assert came.rollouts == ()
-    assert refs(came.unfinished) == [0, 1, 2, 3]
+    assert refs(came.unfinished) == teaching_seeds(0, 4)
     assert came.tokens == 0
 
 
@@ -265,7 +283,7 @@ def test_unfinished_group_that_no_longer_fits_or_whose_task_is_gone_is_dropped_a
         UnfinishedGroup(known.ref(4), 4, GenerationProgress()),
     )
     came = generation(section(), context=16).run(plan(1, drawn=4), waiting)
-    assert refs(came.rollouts) == [4, 100, 101, 102]
+    assert refs(came.rollouts) == [4, *teaching_seeds(1, 3)]
     assert came.resumed == 1
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 3
@@ -301,7 +319,7 @@ def test_resampling_replaces_groups_of_equal_rewards_until_enough_teach_somethin
     assert came.dropped
     assert all(min(s.rewards) == max(s.rewards) for _, s in came.dropped)
     dropped = [rollout for rollout, _ in came.dropped]
-    assert sorted(refs(came.rollouts) + refs(dropped)) == list(range(4 + len(dropped)))
+    assert sorted(refs(came.rollouts) + refs(dropped)) == teaching_seeds(0, 4 + len(dropped))
     assert came.tokens == sum(r.tokens for r in (*came.rollouts, *dropped))
 
 
@@ -309,7 +327,7 @@ def test_resampling_ends_when_all_prompts_have_been_drawn() -> None:
     came = generation(section(resample=2), flat=True).run(plan(drawn=8), ())
     assert came.rollouts == ()
     assert came.scores == ()
-    assert sorted(refs([rollout for rollout, _ in came.dropped])) == list(range(8))
+    assert sorted(refs([rollout for rollout, _ in came.dropped])) == teaching_seeds(0, 8)
 
 
 def test_groups_launched_are_not_one_too_many_for_rounding() -> None:
@@ -437,7 +455,7 @@ def test_fault_in_generation_ahead_is_raised_by_the_round() -> None:
 @pytest.mark.parametrize("method", ["advance", "load_weights"])
 def test_memory_that_runs_out_in_generation_ahead_is_repeated_there_and_loses_no_round(method: str) -> None:
     undisturbed, node = Node(section(max_staleness=1)), Node(section(max_staleness=1))
-    engine = node.learner._engine
+    engine = node.learner.learning._engine
     real, calls = getattr(engine, method), [0]
 
     def sometimes(*arguments: Any) -> Any:
@@ -447,7 +465,7 @@ def test_memory_that_runs_out_in_generation_ahead_is_repeated_there_and_loses_no
         return real(*arguments)
 
     setattr(engine, method, sometimes)
-    node.learner._phases._plan = SizePlan(node.learner._phases.sizes, node.learner._phases.sizes, Sizes(16, 8192))
+    node.learner.phases._plan = SizePlan(node.learner.phases.sizes, node.learner.phases.sizes, Sizes(16, 8192))
     expected, found = undisturbed.run(6), node.run(6)
     assert [(r.reward, r.loss, r.staleness_max) for r in found] == [
         (r.reward, r.loss, r.staleness_max) for r in expected
@@ -465,7 +483,7 @@ def test_engine_that_shares_the_learners_modules_cannot_hold_older_weights(setti
     )
     policy, tasks = tiny_policy(), known_tasks()
     with pytest.raises(ValueError, match="engine that owns its weights"):
-        Learner(
+        learner_of(
             config,
             policy,
             tasks,

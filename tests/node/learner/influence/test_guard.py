@@ -10,9 +10,9 @@ import pytest
 from node.learner.influence.guard import Guard, Harm, InfluenceState
 from node.learner.influence.shares import masses_by_peer, own_mass
 from node.learner.influence.standing import PROBATION_ROUNDS, Standings
-from node.learner.memory.undo import Undo
 from node.learner.objective.alignment import text_alignment
 from node.learner.objective.batch import TrainingCompletion, TrainingGroup
+from node.learner.steps.undo import Undo
 from tests.node.learner.influence.own_success import own_groups
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.learner.influence.shares import NEWCOMERS, ONE_PEER, factors, mass, masses_by_peer, own_mass, shaped
+from node.learner.influence.shares import NEWCOMERS, ONE_PEER, factors, masses_by_peer, own_mass, shaped
 from node.learner.objective.alignment import text_alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 
@@ -61,7 +61,7 @@ def test_one_question_again_and_again_counts_once() -> None:
     own = [group(SELF, 8, 1.0, count=4)] * 9
     sent = [("eve", group("eve", 8, 0.5, count=4)) for _ in range(3)]
     alike = shaped(own, sent, completions=4, influence=lambda _: 1.0, newcomers=frozenset(), caution=1.0)
-    assert masses_by_peer([("eve", each) for each in alike])["eve"] == pytest.approx(mass(sent[0][1]))
+    assert masses_by_peer([("eve", each) for each in alike])["eve"] == pytest.approx(sent[0][1].mass)
 
 
 def test_a_learner_whose_own_groups_teach_nothing_still_learns_from_others() -> None:

@@ -13,7 +13,7 @@ from node.checkpoints.checkpoints import read_newest
 from node.configuration import LearnerSection
 from node.events import Fault
 from node.learner.influence.watch import Level, SuccessWatch
-from node.learner.persistence import restore
+from node.learner.state.persistence import restore
 from tests.node.learner.letter_node import MemorySwarm, Node, right_group
 
 SECTION = LearnerSection(own_groups=16, completions=4, learning_rate=1e-2)
@@ -40,8 +40,8 @@ def weights(node: Node) -> dict[str, torch.Tensor]:
 def test_weights_go_back_to_before_the_fall_and_the_engine_gets_them(swarm: MemorySwarm) -> None:
     node = Node("ann", swarm.member("ann"), learner=SECTION)
     influence = node.learner.state.influence
-    rounds_until(node, swarm, lambda: bool(node.learner._guard._kept))
-    kept_round, _ = node.learner._guard._kept[-1]
+    rounds_until(node, swarm, lambda: bool(node.learner.learning._guard._kept))
+    kept_round, _ = node.learner.learning._guard._kept[-1]
     before = weights(node)
     assert kept_round == node.learner.state.round
 

@@ -14,9 +14,9 @@ from node.checkpoints.checkpoints import read_newest
 from node.configuration import LearnerSection, ObjectiveSection
 from node.events import CheckpointSaved, Event, OutOfMemory, RoundDone
 from node.fit.fitted import Sizes
-from node.learner import step
 from node.learner.memory import phases
 from node.learner.memory.device_memory import DeviceMemory
+from node.learner.steps import step
 from protocol.errors import TooLittleMemoryError
 from tests.node.learner.letter_node import Node
 from tests.node.learner.memory.failing_operation import FailsAt
@@ -112,7 +112,7 @@ def test_steps_taken_before_memory_ran_out_are_taken_back_and_taken_again(
     assert failing.raised == 1
     assert [found for found, _ in ran_out(node)] == ["learn"]
     assert_same(node, plain)
-    ours, theirs = node.learner._others.average(), plain.learner._others.average()
+    ours, theirs = node.learner.taking_back._others.average(), plain.learner.taking_back._others.average()
     assert ours[1] == theirs[1] and all(torch.equal(ours[0][name], theirs[0][name]) for name in theirs[0])
 
 
@@ -125,13 +125,13 @@ def test_the_pass_is_halved_until_it_fits_and_the_gradient_is_the_same_up_to_rou
         return real(network, optimizer, groups, learner, *rest, **more)
 
     node = Node("ann", rows=ROWS, learner=SECTION)
-    roomy = node.learner.passes.batch_tokens
-    node.learner._phases._plan = phases.SizePlan(Sizes(ROWS, roomy), Sizes(ROWS, roomy), floors=Sizes(1, 16))
+    roomy = node.learner.learning._steps.passes.batch_tokens
+    node.learner.phases._plan = phases.SizePlan(Sizes(ROWS, roomy), Sizes(ROWS, roomy), floors=Sizes(1, 16))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(step, "optimizer_steps", fits_64)
         for _ in range(ROUNDS):
             node.round()
-    assert node.learner.passes.batch_tokens == 64
+    assert node.learner.learning._steps.passes.batch_tokens == 64
     halvings = [e for e in node.events if isinstance(e, OutOfMemory)]
     assert [(e.before, e.after) for e in halvings][-1] == (128, 64) and {e.round for e in halvings} == {1}
     for name, tensor in weights(undisturbed).items():
@@ -150,14 +150,15 @@ def test_a_pass_that_fits_only_recomputed_is_recomputed_and_the_gradient_is_the_
 
     node = Node("ann", rows=ROWS, learner=SECTION)
     roomy = Sizes(ROWS, 4096)
-    node.learner._phases._plan = phases.SizePlan(roomy, roomy, floors=Sizes(1, 256, recompute=True))
-    node.learner._phases._put(roomy)
+    node.learner.phases._plan = phases.SizePlan(roomy, roomy, floors=Sizes(1, 256, recompute=True))
+    node.learner.phases._put(roomy)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(step, "optimizer_steps", fits_recomputed)
         for _ in range(ROUNDS):
             node.round()
     assert ran_out(node) == [("learn", "recompute")]
-    assert (node.learner.passes.batch_tokens, node.learner.passes.recompute) == (4096, True)
+    passes = node.learner.learning._steps.passes
+    assert (passes.batch_tokens, passes.recompute) == (4096, True)
     for name, tensor in weights(undisturbed).items():
         torch.testing.assert_close(weights(node)[name], tensor, atol=1e-4, rtol=1e-3)
 
@@ -214,7 +215,7 @@ def test_the_smallest_attempt_fails_and_the_run_ends_with_a_remedy() -> None:
 def test_beside_a_program_that_has_the_card_a_stop_ends_the_waiting_and_the_round_is_not_done(tmp_path: Path) -> None:
     node = Node("ann", rows=ROWS, learner=SECTION, folder=tmp_path)
     node.round()
-    runner, slept = node.learner._phases, list[float]()
+    runner, slept = node.learner.phases, list[float]()
     runner._memory = lambda: DeviceMemory(total_bytes=100, free_bytes=0, own_bytes=10)
     sizes = runner.sizes
     runner._plan = phases.SizePlan(sizes, sizes, floors=sizes, sleep=slept.append)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from node.configuration import DtypeName, LearnerSection, ObjectiveSection, OptimizerName
 from node.fit.footprint import HARM_COPIES, footprint_of
-from node.learner.memory.undo import Undo, copy_within
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps.optimizer import MasterAdamW
+from node.learner.steps.undo import Undo, copy_within
 from tests.node.fit.shapes import PLAIN, ROUND, sizes
 
 WEIGHTS = 8

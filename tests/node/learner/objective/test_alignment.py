@@ -157,7 +157,7 @@ def test_equal_tokenizers_are_token_level_f_tis_bit_for_bit(peer: str) -> None:
         weight = log_ratio.exp().clamp(max=1.5)
         if peer != SELF and each.advantage > 0:
             weight = weight.clamp(min=0.4)
-        divergence = (torch.expm1(log_ratio) - log_ratio).sum()
+        divergence = (log_ratio.exp() * (log_ratio - 1) + 1).sum()  # D(π_θ‖μ), from samples of μ
         advantage = each.advantage if each.advantage > 0 or divergence < 1.0 else 0.0
         r = torch.exp(reference[span] - reference[span].detach())
         gain.append(weight * torch.minimum(r * advantage, r.clamp(0.8, 1.2) * advantage))
@@ -199,12 +199,32 @@ def test_filter_takes_out_only_bad_completions_far_from_their_sampler() -> None:
     assert keep_mask(torch.tensor([-1.0]), torch.tensor([math.inf]), 50.0).tolist() == [False]
 
 
-def test_divergence_estimators_sum_over_the_spans_of_each_completion() -> None:
+def test_divergences_sum_over_the_spans_of_each_completion() -> None:
     log_ratios, owner = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([0, 0, 1])
-    k3 = [math.exp(0.5) - 0.5 - 1 + math.exp(-1) + 1 - 1, math.exp(2) - 2 - 1]
-    torch.testing.assert_close(divergences(log_ratios, owner, 2, "k3"), torch.tensor(k3))
-    torch.testing.assert_close(divergences(log_ratios, owner, 2, "log_ratio"), torch.tensor([-0.5, 2.0]))
-    assert divergences(torch.tensor([500.0]), torch.tensor([0]), 1).tolist() == [math.inf]
+    from_learner, from_generator = divergences(log_ratios, owner, 2)
+    half, third = math.exp(0.5), math.exp(-1)
+    torch.testing.assert_close(from_learner, torch.tensor([half * -0.5 + 1 + third * -2 + 1, math.exp(2) + 1]))
+    torch.testing.assert_close(from_generator, torch.tensor([half - 0.5 - 1 + third, math.exp(2) - 3]))
+    for ratio, both in ((500.0, [math.inf, math.inf]), (-500.0, [1.0, 499.0]), (0.0, [0.0, 0.0])):
+        assert [float(found) for found in divergences(torch.tensor([ratio]), torch.tensor([0]), 1)] == both
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_divergences_estimated_from_samples_of_the_generator_are_the_two_kullback_leibler_divergences(
+    seed: int,
+) -> None:
+    """D(p‖q) = Σ p log p/q. The two differ, so that one cannot be taken for the other."""
+    rng = np.random.default_rng(seed)
+    learner, generator = np.array([0.05, 0.15, 0.3, 0.5]), np.array([0.4, 0.3, 0.2, 0.1])
+    drawn = rng.choice(4, 200_000, p=generator)
+    log_ratios = torch.from_numpy(np.log(learner / generator)[drawn])
+    estimated = [
+        float(total) / len(drawn) for total in divergences(log_ratios, torch.zeros(len(drawn), dtype=torch.int64), 1)
+    ]
+    from_learner = float((learner * np.log(learner / generator)).sum())
+    from_generator = float((generator * np.log(generator / learner)).sum())
+    assert abs(from_learner - from_generator) > 0.09 * from_generator
+    assert estimated == pytest.approx([from_learner, from_generator], rel=0.02)
 
 
 def test_span_sums_add_up_by_span() -> None:

@@ -1,4 +1,4 @@
-"""Baselines that need the policy: its success on one prompt, and VCPO's baseline of least variance."""
+"""VCPO's baseline of least variance, which needs the policy."""
 
 from __future__ import annotations
 
@@ -7,54 +7,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from node.kernels.linear_logp import linear_logps
 from node.learner.objective.baselines import (
     VOCABULARY_BLOCK,
     least_variance_baseline,
-    prompt_success,
     squared_head_gradient,
 )
-
-
-def success(probabilities: list[float], rewards: list[float], counts: list[int], class_success: float) -> float:
-    with np.errstate(divide="ignore"):
-        logps = np.log(np.array(probabilities))
-    return prompt_success(logps, np.array(rewards), np.array(counts), class_success)
-
-
-def test_a_specialist_that_gives_one_answer_shows_how_likely_it_is_to_us() -> None:
-    """Four times the same right answer: no other one is expected, and V is the learner's probability of it."""
-    assert success([0.9], [1.0], [4], 0.5) == pytest.approx(0.9)
-    assert success([0.01], [1.0], [4], 0.5) == pytest.approx(0.01)
-
-
-def test_many_right_answers_leave_room_for_others_where_the_class_tells() -> None:
-    """All four right answers differ: the other .9 of the learner's answers succeeds as this class usually does."""
-    assert success([0.04, 0.03, 0.02, 0.01], [1.0] * 4, [1] * 4, 0.5) == pytest.approx(0.1 + 0.9 * 0.5)
-
-
-def test_wrong_answers_of_ours_lower_it() -> None:
-    assert success([0.1, 0.8], [1.0, 0.0], [1, 3], 0.5) == pytest.approx(0.1 + 0.1 * 0.5)
-
-
-def test_a_group_without_a_right_answer_says_only_what_is_wrong() -> None:
-    assert success([0.6], [0.0], [4], 0.5) == pytest.approx(0.4 * 0.5)
-
-
-@given(
-    st.lists(st.tuples(st.floats(-60, 0), st.floats(0, 1), st.integers(1, 8)), min_size=1, max_size=8),
-    st.floats(0, 1),
-)
-def test_success_on_a_prompt_lies_between_the_rewards_and_zero_or_the_class(
-    answers: list[tuple[float, float, int]], class_success: float
-) -> None:
-    logps, rewards, counts = (np.array(column) for column in zip(*answers, strict=True))
-    found = prompt_success(logps, rewards, counts, class_success)
-    assert -1e-12 <= found <= max(class_success, rewards.max()) + 1e-12
 
 
 @pytest.mark.parametrize("vocabulary", [7, VOCABULARY_BLOCK + 3])

@@ -108,18 +108,9 @@ def test_advantages_of_foreign_groups_are_against_the_learner_or_among_themselve
     sent = [written("a", OURS), written("b", OURS), written("c", OURS)]
     relative = foreign(sent, [1.0, 1.0, 0.0])
     assert [c.advantage for c in relative.completions] == [0.75, 0.75]
-    assert [c.success for c in relative.completions] == [0.25, 0.25]
     among = foreign(sent, [1.0, 1.0, 0.0], foreign_advantage="group", advantage="mean")
     assert [c.advantage for c in among.completions] == pytest.approx([1 / 3, 1 / 3, -2 / 3])
     assert (among.tokens, among.size) == (6, 3)
-
-
-def test_a_value_for_each_prompt_waits_for_the_policy_unless_nothing_was_right() -> None:
-    sent = [written("a", OURS), written("b", OURS)]
-    waiting = foreign(sent, [1.0, 0.0], foreign_value="prompt")
-    assert waiting.baseline == "prompt" and waiting.informative
-    assert [c.reward for c in waiting.completions] == [1.0, 0.0]
-    assert foreign(sent, [0.0, 0.0], foreign_value="prompt").completions == ()
 
 
 def test_completions_without_advantage_are_kept_for_the_kl_term_and_teach_nothing_else() -> None:

@@ -36,14 +36,14 @@ def section(**keys: Any) -> ObjectiveSection:
 
 
 def completion(
-    behaviour: Sequence[float], advantage: float = 1.0, *, peer: str = SELF, success: float = 0.0, as_text: bool = False
+    behaviour: Sequence[float], advantage: float = 1.0, *, peer: str = SELF, as_text: bool = False
 ) -> TrainingCompletion:
     length = len(behaviour)
     alignment = Alignment(np.arange(length), np.array(behaviour, dtype=np.float32), 0)
     if as_text:
         alignment = text_alignment(length)
     ids = np.zeros(length, np.int64)
-    return TrainingCompletion(ids, alignment, advantage, peer, success=success, as_text=as_text)
+    return TrainingCompletion(ids, alignment, advantage, peer, as_text=as_text)
 
 
 def test_every_loss_and_correction_that_can_be_configured_has_its_rule() -> None:
@@ -126,13 +126,6 @@ def test_without_a_weight_there_is_nothing_to_raise(correction: str) -> None:
     found = weights_of([[0.5]], [1.0], peer="p", correction=correction, ratio_floor=3.0)
     assert found.values.tolist() == [1.0]
     assert not found.floored.any()
-
-
-def test_annealed_floor_ends_as_the_learners_own_success_grows() -> None:
-    spans = RaggedSpans.of([completion([0.0], peer="p", success=s) for s in (0.0, 0.75, 1.0)])
-    annealed = section(ratio_floor=1.0, floor_annealed=True)
-    found = span_weights(torch.full((3,), math.log(0.01)), torch.zeros(3), spans, annealed)
-    torch.testing.assert_close(found.values, torch.tensor([1.0, 0.25, 0.01]))
 
 
 def test_a_completion_taken_as_text_weighs_one_and_is_left_out_of_the_divergence() -> None:
@@ -242,7 +235,6 @@ def test_loss_gradient_and_report_are_finite_for_policies_far_apart(correction: 
             (-rng.exponential(rng.choice([0.1, 3.0, 60.0]), rng.integers(1, 5))).tolist(),
             float(rng.normal()) * bool(rng.integers(2)),
             peer=str(rng.choice([SELF, "p", "q"])),
-            success=float(rng.random()),
         )
         for _ in range(rng.integers(1, 6))
     ]

@@ -15,10 +15,10 @@ from node.learner.objective.forward import MicroBatch, plan_micro_batches
 from node.learner.objective.pass_settings import PassSettings
 from node.learner.objective.report import ObjectiveReport
 from node.learner.objective.spans import RaggedSpans
-from node.learner.sharding.devices import IDLE, ONE_DEVICE, StepTask, divided, share_of_tokens
 from node.learner.sharding.messages import DeviceTask, Gather, Put, TakeSteps, line_of, message_in
-from node.learner.sharding.shards import rows_of, shard_of
 from node.learner.sharding.starting import check_cards, device_of
+from node.learner.steps.devices import IDLE, ONE_DEVICE, StepTask, divided, share_of_tokens
+from node.learner.steps.shards import rows_of, shard_of
 from node.policy.whole_tensors import TensorKind, WholeTensors, bytes_of, elements_of, joined, renamed, shapes_of
 from protocol.errors import ConfigurationError
 from tests.node.learner.objective.tiny_networks import groups
@@ -99,7 +99,7 @@ def _plain(group: TrainingGroup) -> Any:
     completions = [
         (
             c.token_ids.tolist(), c.alignment.span_of_token.tolist(), c.alignment.behaviour_logps.tolist(),
-            c.alignment.multi_token, c.advantage, c.peer, c.count, c.reward, c.success, c.as_text,
+            c.alignment.multi_token, c.advantage, c.peer, c.count, c.reward, c.as_text,
         )
         for c in group.completions
     ]  # fmt: skip

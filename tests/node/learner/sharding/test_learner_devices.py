@@ -17,18 +17,19 @@ from node.averaging import noloco
 from node.averaging.weight_averager import copied
 from node.checkpoints.checkpoints import NewestCheckpoint, read, write
 from node.configuration import Config, LearnerSection, PolicySection
-from node.learner.memory.undo import Undo
 from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, restore, snapshot_of
 from node.learner.sharding.device_processes import DeviceProcesses
-from node.learner.sharding.devices import ONE_DEVICE, LeadingDevice, StepTask
 from node.learner.sharding.learner_devices import LearnerDevices, ShardedPolicy
 from node.learner.sharding.sharded_adamw import ShardedAdamW
 from node.learner.sharding.starting import other_starts, put_in_shards
-from node.learner.step import BatchReport, BegunStep, begin_step, steps_of
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import restore, snapshot_of
+from node.learner.steps.devices import ONE_DEVICE, LeadingDevice, StepTask
+from node.learner.steps.optimizer import MasterAdamW
+from node.learner.steps.step import BatchReport, BegunStep, begin_step, steps_of
+from node.learner.steps.undo import Undo
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from node.policy.whole_tensors import bytes_of, elements_of

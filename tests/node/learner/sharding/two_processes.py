@@ -22,12 +22,12 @@ from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
-from node.learner.optimizer import MasterAdamW
-from node.learner.sharding.devices import ONE_DEVICE, Devices
 from node.learner.sharding.model import reshard, shard_network
 from node.learner.sharding.process_group import DeviceGroup
-from node.learner.sharding.shards import rows_of, shard_of
-from node.learner.step import BatchReport, optimizer_steps
+from node.learner.steps.devices import ONE_DEVICE, Devices
+from node.learner.steps.optimizer import MasterAdamW
+from node.learner.steps.shards import rows_of, shard_of
+from node.learner.steps.step import BatchReport, optimizer_steps
 from node.policy.adapter import with_adapter
 from tests.hang_guard import HANG_SECONDS
 from tests.node.learner.objective.tiny_networks import built, completion, groups

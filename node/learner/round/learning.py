@@ -13,23 +13,20 @@ from dataclasses import replace
 
 from node.configuration import Config
 from node.engines.engine import Engine
-from node.learner.batch_steps import BatchSteps
-from node.learner.early_learning import EarlyLearning
+from node.learner.answers.imitation import IMITATION_RATE, of_others
 from node.learner.foreign.candidates import ForeignCandidates, VerifiedGroup
-from node.learner.generation.own_rollouts import Rollout
-from node.learner.imitation import IMITATION_RATE, of_others
 from node.learner.influence.guard import Guard
 from node.learner.memory.phases import PhaseRunner
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.batch import SELF, TrainingGroup
 from node.learner.objective.training_groups import own_training_group
-from node.learner.persistence import LearnerState
-from node.learner.round_record import RoundRecord
-from node.learner.step import BatchReport
-from node.tasks.scorer import Scores
+from node.learner.round.record import RoundRecord
+from node.learner.round.scoring import ScoredRound
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.batch_steps import BatchSteps
+from node.learner.steps.early_learning import EarlyLearning
+from node.learner.steps.step import BatchReport
 from node.tasks.task import Task
-
-ScoredRollout = tuple[Rollout, Scores]
 
 
 class RoundLearning:
@@ -55,15 +52,16 @@ class RoundLearning:
         self._foreign, self._guard, self._early = foreign, guard, early
         self._steps, self._phases, self._release, self._draws = steps, phases, release, draws
 
-    def learn(
-        self, own: Sequence[ScoredRollout], verified: Sequence[VerifiedGroup], record: RoundRecord
-    ) -> tuple[BatchReport, list[VerifiedGroup]]:
+    def learn(self, scored: ScoredRound, record: RoundRecord) -> tuple[BatchReport, list[VerifiedGroup]]:
         """Takes one optimizer step on own and foreign groups, and on own right answers of earlier rounds; then further
         ones on right answers of peers. The swarm learns which groups of others were used.
 
         Returns also the groups of others that the first step learnt from.
         """
         objective, state = self._config.objective, self._state
+        own, verified = scored.own, scored.verified
+        if not own:
+            self._early.drop()  # what was begun on is not to be learnt from
         theirs = [group.rewards for group in verified] if objective.research.foreign_advantage == "group" else []
         rule = AdvantageRule.of(objective.research.advantage, [*(scores.rewards for _, scores in own), *theirs])
         early = self._early.groups

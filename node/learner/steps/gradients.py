@@ -21,7 +21,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from node.learner.sharding.shards import shard_of
+from node.learner.steps.shards import shard_of
 
 BLOCK: Final = 1 << 24
 """Numbers added at a time: a CPU makes a float32 copy of what it adds, which should not be of a whole embedding."""

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from node.learner.allocation.success import SuccessTracker
+from node.learner.answers.right_answers import RIGHT, RightAnswer, RightAnswers, as_text
 from node.learner.generation.own_rollouts import Rollout
 from node.learner.objective.batch import TrainingGroup
-from node.learner.right_answers import RIGHT, RightAnswer, RightAnswers, as_text
 
 
 @dataclass(slots=True)
@@ -47,5 +47,5 @@ class Rehearsal(RightAnswers):
             answer = self.classes[task][prompt]
             advantage = answer.reward - success.of(task)
             if advantage > 0:
-                found.append((task, as_text(prompt, answer, advantage, success.of(task))))
+                found.append((task, as_text(prompt, answer, advantage)))
         return found

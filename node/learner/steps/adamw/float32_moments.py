@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from node.learner.adamw.block_codes import BlockCodes
-from node.learner.adamw.constants import BETA1, BETA2, EPSILON
-from node.learner.adamw.saved_moments import SavedMoments
-from node.learner.adamw.slices import slices_of
+from node.learner.steps.adamw.block_codes import BlockCodes
+from node.learner.steps.adamw.constants import BETA1, BETA2, EPSILON
+from node.learner.steps.adamw.saved_moments import SavedMoments
+from node.learner.steps.adamw.slices import slices_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from node.configuration import OptimizerName
 from node.fit.optimizer_size import SMALLEST_IN_8_BITS
-from node.learner.adamw.eight_bit_moments import EightBitMoments
-from node.learner.adamw.float32_moments import Float32Moments
-from node.learner.adamw.saved_moments import SavedMoments
+from node.learner.steps.adamw.eight_bit_moments import EightBitMoments
+from node.learner.steps.adamw.float32_moments import Float32Moments
+from node.learner.steps.adamw.saved_moments import SavedMoments
 from protocol.errors import ConfigurationError
 
 

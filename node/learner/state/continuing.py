@@ -11,8 +11,9 @@ from typing import Any
 from node.checkpoints.checkpoint_files import ForeignCheckpointError, set_aside_folders
 from node.checkpoints.checkpoints import read_newest, set_aside
 from node.events import CheckpointsDamaged, DamagedCheckpoint
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, restore
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import restore
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError, StorageError
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.learner.allocation.success import SuccessTracker
+from node.learner.answers.rehearsal import Rehearsal
+from node.learner.answers.right_answers import RIGHT, PromptIds, RightAnswer, RightAnswers, as_text
 from node.learner.objective.batch import SELF, TrainingGroup
-from node.learner.rehearsal import Rehearsal
-from node.learner.right_answers import RIGHT, PromptIds, RightAnswer, RightAnswers, as_text
 
 SEEN_EVERY: Final = 5  # rounds, on average
 MOST_STEPS: Final = 4  # a round
@@ -80,7 +80,7 @@ class Imitation(RightAnswers):
         known: dict[str, list[tuple[PromptIds, RightAnswer]]], task: str, success: SuccessTracker, draws: random.Random
     ) -> Lesson:
         prompt, answer = draws.choice(known[task])
-        return task, answer.peer, as_text(prompt, answer, 1.0, success.of(task))
+        return task, answer.peer, as_text(prompt, answer, 1.0)
 
 
 def _evenly(classes: Sequence[str], count: int, draws: random.Random) -> list[str]:

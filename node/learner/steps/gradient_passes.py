@@ -17,8 +17,8 @@ from node.learner.objective.pass_settings import PassSettings
 from node.learner.objective.report import ObjectiveReport
 from node.learner.objective.spans import RaggedSpans
 from node.learner.objective.weights import CORRECTIONS, span_weights
-from node.learner.optimizer import MasterAdamW
-from node.learner.sharding.devices import Devices, divided, share_of_tokens
+from node.learner.steps.devices import Devices, divided, share_of_tokens
+from node.learner.steps.optimizer import MasterAdamW
 
 
 @dataclass(slots=True, eq=False)

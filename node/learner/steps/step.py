@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from node.configuration import ObjectiveSection
-from node.learner.gradient_passes import GradientPass, GradientPasses
-from node.learner.influence.shares import mass
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.forward import Network
 from node.learner.objective.loss import BatchTotals, divisor_of
@@ -26,9 +24,10 @@ from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
 from node.learner.objective.report import ObjectiveReport
 from node.learner.objective.weights import CORRECTIONS
-from node.learner.optimizer import MasterAdamW, StepReport
-from node.learner.sharding.devices import ONE_DEVICE, Devices, StepTask
-from node.learner.signal import signal_share
+from node.learner.steps.devices import ONE_DEVICE, Devices, StepTask
+from node.learner.steps.gradient_passes import GradientPass, GradientPasses
+from node.learner.steps.optimizer import MasterAdamW, StepReport
+from node.learner.steps.signal import signal_share
 
 UNDIVIDED: Final = BatchTotals(1, 1, 1)
 
@@ -43,7 +42,7 @@ class BatchReport:
     foreign_multi_token_spans: int
     foreign_completions: int = 0  # trained on
     foreign_unusable: int = 0  # completions whose claimed log-probabilities are impossible, dropped or taken as text
-    masses: tuple[float, ...] = ()  # of the groups in their order: ``node.learner.influence.shares.mass``
+    masses: tuple[float, ...] = ()  # of the groups in their order
     further_steps: int = 0  # taken in the same round, on remembered answers of peers
 
     @property
@@ -214,5 +213,5 @@ def _batch_report(groups: Sequence[TrainingGroup], total: ObjectiveReport, steps
         foreign_multi_token_spans=sum(c.alignment.multi_token * c.count for c in aligned),
         foreign_completions=sum(c.count for c in foreign),
         foreign_unusable=sum(group.unusable for group in groups),
-        masses=tuple(mass(group) for group in groups),
+        masses=tuple(group.mass for group in groups),
     )

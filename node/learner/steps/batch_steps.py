@@ -12,14 +12,14 @@ from node.configuration import Config
 from node.fit.candidates import CHUNK_TOKENS
 from node.fit.fitted import Sizes
 from node.learner.memory.phases import PhaseRunner
-from node.learner.memory.undo import steps_or_nothing
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
-from node.learner.optimizer import MasterAdamW
-from node.learner.sharding.devices import LeadingDevice, StepTask
-from node.learner.step import BatchReport, BegunStep, begin_step, steps_of
+from node.learner.steps.devices import LeadingDevice, StepTask
+from node.learner.steps.optimizer import MasterAdamW
+from node.learner.steps.step import BatchReport, BegunStep, begin_step, steps_of
+from node.learner.steps.undo import steps_or_nothing
 
 
 class BatchSteps:

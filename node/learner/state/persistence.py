@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,14 +26,14 @@ from node.configuration import Config
 from node.evaluation.held_out import HeldOutReward
 from node.events import CheckpointSaved, Event, NotSaved
 from node.learner.allocation.success import SuccessTracker
-from node.learner.generation.unfinished import UnfinishedGroup, restored_unfinished, snapshot_of_unfinished
-from node.learner.imitation import Imitation
+from node.learner.answers.imitation import Imitation
+from node.learner.answers.rehearsal import Rehearsal
+from node.learner.generation.unfinished import restored_unfinished, snapshot_of_unfinished
 from node.learner.influence.guard import InfluenceState
 from node.learner.memory.phases import PhaseRunner
-from node.learner.optimizer import MasterAdamW
-from node.learner.rehearsal import Rehearsal
-from node.learner.round_record import RoundRecord
-from node.learner.unsaved import UnsavedRounds
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.unsaved import UnsavedRounds
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.base_weights import all_finite
 from node.policy.policy import Policy
 from node.policy.whole_tensors import bytes_of, joined, renamed
@@ -44,42 +43,6 @@ from protocol.errors import ConfigurationError, StorageError
 LAST_RETRY_SECONDS: Final = 2.0  # between two attempts to write the state at the end of a run
 STATE_BYTES: Final = 1 << 20  # of a checkpoint's two JSON files, about
 MOST_COUNTED: Final = 2**62  # the protocol's counters end at 2⁶³ − 1
-
-
-@dataclass(slots=True)
-class LearnerState:
-    """What a round changes, apart from the weights and the optimizer's moments."""
-
-    round: int = 0  # rounds done
-    policy_version: int = 0
-    tokens_generated: int = 0
-    groups_shared: int = 0
-    foreign_groups_used: int = 0
-    foreign_completions: int = 0  # trained on, each as often as it was
-    bytes_fetched: int = 0
-    success: SuccessTracker = field(default_factory=SuccessTracker)
-    unfinished: tuple[UnfinishedGroup, ...] = ()  # own groups that a later round resumes
-    outer: rules.State | None = None  # of weight averaging; None before the first outer step
-    averaging: AveragingGuard = field(default_factory=AveragingGuard)  # partners, and the outer step on trial
-    outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0 before the first
-    influence: InfluenceState = field(default_factory=InfluenceState)
-    rehearsal: Rehearsal = field(default_factory=Rehearsal)
-    imitation: Imitation = field(default_factory=Imitation)
-    evaluation: HeldOutReward | None = None  # the newest, of the weights after the round that it names
-
-    def advance(
-        self,
-        record: RoundRecord,
-        rewards_by_task: Mapping[str, Sequence[float]],
-    ) -> None:
-        """Counts one more round."""
-        self.round += 1
-        self.tokens_generated += record.tokens_generated
-        self.groups_shared += record.groups_shared
-        self.foreign_groups_used += record.foreign.used
-        self.foreign_completions += record.foreign_completions
-        self.bytes_fetched += record.bytes_fetched
-        self.success.observe(rewards_by_task)
 
 
 SnapshotInputs = tuple[LearnerState, Mapping[str, Any]]  # with the position of the replay pool
@@ -145,7 +108,7 @@ class Persistence:
         """
         if self._best is None or not self._best.comparable_with(measured):
             self._best = best_comparable_with(self._checkpoints.folder, measured)
-        if self._best is None or measured.reward > self._best.reward:
+        if self._best is None or measured.validation > self._best.validation:
             self._best, self._best_to_save = measured, True
         return self._best
 

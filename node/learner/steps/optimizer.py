@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from node.configuration import LearnerSection, OptimizerName, chosen
-from node.learner.adamw.moments import moments_of
-from node.learner.adamw.saved_moments import of_shape, saved_moments
-from node.learner.adamw.slices import Scratch, slices_of
-from node.learner.gradients import GradientAccumulator
-from node.learner.learning_rate import learning_rate_for
 from node.learner.memory.errors import completed
-from node.learner.sharding.shards import shard_of
+from node.learner.steps.adamw.moments import moments_of
+from node.learner.steps.adamw.saved_moments import of_shape, saved_moments
+from node.learner.steps.adamw.slices import Scratch, slices_of
+from node.learner.steps.gradients import GradientAccumulator
+from node.learner.steps.learning_rate import learning_rate_for
+from node.learner.steps.shards import shard_of
 
 
 @dataclass(frozen=True, slots=True)

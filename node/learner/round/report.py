@@ -1,32 +1,111 @@
-"""What is reported of a round: all of it to the supervisor, a heartbeat to the swarm."""
+"""What is reported of a round: all of it to the supervisor, with what went wrong in it; a heartbeat to the swarm."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
 
 import torch
 
 from node.configuration import Config
-from node.events import Phases, RoundDone
-from node.learner.persistence import LearnerState
-from node.learner.round_record import RoundRecord, Stopwatch
-from node.learner.step import BatchReport
+from node.events import Event, Fault, PhaseBegan, Phases, RoundDone
+from node.learner.answers.samples import SampleChoice
+from node.learner.foreign.candidates import VerifiedGroup
+from node.learner.foreign.intake import RolloutIntake
+from node.learner.generation.generation import Generated
+from node.learner.round.record import RoundRecord, Stopwatch
+from node.learner.round.scoring import ScoredRound
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.step import BatchReport
 from node.policy.policy import Policy
 from node.version import SOFTWARE
 from protocol import limits
 from protocol.messages import Heartbeat
 
+SLOW_PHASE_SECONDS: Final = 1.0  # a phase that took longer is reported when it begins in the next round
+
+
+class Reporting:
+    """One learner's. Call it from the learner's thread."""
+
+    def __init__(
+        self,
+        config: Config,
+        policy: Policy,
+        state: LearnerState,
+        intake: RolloutIntake,
+        report: Callable[[Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._config, self._policy, self._state, self._intake = config, policy, state, intake
+        self._report, self.clock = report, clock
+        self._samples = SampleChoice()
+        self._slow_phases: set[str] = set()  # of the round before
+        self._faults: set[str] = set()  # kinds that occurred in the round before
+
+    def starting(self) -> None:
+        """Tells the swarm that the run begins."""
+        self._beat("starting", 0.0)
+
+    def begin(self) -> RoundRecord:
+        """Returns the record of the next round, whose first phase begins now."""
+        return RoundRecord(Stopwatch(partial(self._on_phase, self._state.round + 1)))
+
+    def learnt_from(self, scored: ScoredRound, taught: Sequence[VerifiedGroup]) -> None:
+        """Shows a question with answers of this round, own ones and those of a peer that taught, now and then."""
+        samples = self._samples.of_round(self.clock(), self._state.round + 1, scored.own, taught)
+        if samples is not None:
+            self._report(samples)
+
+    def done(self, record: RoundRecord, learnt: BatchReport, generated: Generated, steps_skipped: int) -> RoundDone:
+        """Reports the round, which the state counts already, to the supervisor and to the swarm."""
+        self._slow_phases = {phase for phase, took in record.watch.seconds.items() if took > SLOW_PHASE_SECONDS}
+        done = round_done(self.clock(), record, learnt, self._state, steps_skipped)
+        foreign_groups = record.foreign.event(self.clock(), self._state.round)
+        if foreign_groups is not None:
+            self._report(foreign_groups)
+        self._report(done)
+        self._beat("learning", done.tokens_per_second)
+        self._report_faults(learnt, generated.too_long, record)
+        return done
+
+    def _beat(self, phase: str, tokens_per_second: float) -> None:
+        self._intake.calls.beat(heartbeat(self._config, self._policy, self._state, phase, tokens_per_second))
+
+    def _on_phase(self, round_number: int, phase: str) -> None:
+        if phase in self._slow_phases:
+            self._report(PhaseBegan(time_seconds=self.clock(), round=round_number, phase=phase))
+
+    def _report_faults(self, learnt: BatchReport, too_long: int, record: RoundRecord) -> None:
+        """Reports each kind of fault once, and again only after a round without it."""
+        faults = dict.fromkeys((error.reason, str(error)) for error in self._intake.faults())
+        if learnt.step is not None and not learnt.step.taken:
+            faults["gradient", f"the gradient's norm is {learnt.step.gradient_norm}: the step was skipped"] = None
+        if too_long:
+            left = f"{too_long} prompts of this round left no room for an answer in the model's context"
+            faults["prompt_too_long", f"{left}, and were left out: choose shorter tasks"] = None
+        if record.scoring_fault is not None:
+            without = f"{record.scoring_failures} own answers of this round got no reward, since scoring them failed"
+            faults["scoring", f"{without}; the first: {record.scoring_fault}"] = None
+        for kind, detail in faults:
+            if kind not in self._faults:
+                self._report(
+                    Fault(time_seconds=self.clock(), kind=kind, detail=detail, round=self._state.round, fatal=False)
+                )
+        self._faults = {kind for kind, _ in faults}
+
 
 def round_done(
     now_seconds: float,
-    watch: Stopwatch,
     record: RoundRecord,
     learnt: BatchReport,
     state: LearnerState,
     steps_skipped: int,
 ) -> RoundDone:
     """Returns the event of a round that is done; ``state`` counts it already."""
-    objective, seconds = learnt.objective, watch.total()
+    objective, seconds = learnt.objective, record.watch.total()
     stepped = learnt.step is not None
     divergence = objective.divergence_by_peer()
     return RoundDone(
@@ -34,7 +113,7 @@ def round_done(
         round=state.round,
         policy_version=state.policy_version,
         seconds=seconds,
-        phases=Phases(**watch.seconds),
+        phases=Phases(**record.watch.seconds),
         reward=record.reward,
         reward_by_task=record.reward_by_task,
         completions_by_task=record.completions_by_task,

@@ -75,7 +75,7 @@ class RightAnswers:
         )
 
 
-def as_text(prompt: PromptIds, answer: RightAnswer, advantage: float, success: float) -> TrainingGroup:
+def as_text(prompt: PromptIds, answer: RightAnswer, advantage: float) -> TrainingGroup:
     """Returns one answer as a group of its own, at weight 1."""
     tokens = len(answer.answer_ids)
     completion = TrainingCompletion(
@@ -84,7 +84,6 @@ def as_text(prompt: PromptIds, answer: RightAnswer, advantage: float, success: f
         advantage,
         answer.peer,
         reward=answer.reward,
-        success=success,
         as_text=True,
     )
     return TrainingGroup(prompt, (completion,), tokens, 1)

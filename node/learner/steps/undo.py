@@ -18,7 +18,7 @@ from node.learner.memory.errors import completed
 from node.learner.memory.phases import PhaseRunner
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.weights import CORRECTIONS
-from node.learner.optimizer import MasterAdamW
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.whole_tensors import elements_of, joined, renamed
 
 Result = TypeVar("Result")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from node.learner.adamw.block_codes import BlockCodes, blocks_of
+from node.learner.steps.adamw.block_codes import BlockCodes, blocks_of
 from protocol.errors import StorageError
 
 

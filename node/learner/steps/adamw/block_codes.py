@@ -11,7 +11,7 @@ from bitsandbytes import functional
 from torch import Tensor
 
 from node.fit.optimizer_size import BLOCK
-from node.learner.adamw.slices import slices_of
+from node.learner.steps.adamw.slices import slices_of
 
 
 @cache

@@ -12,6 +12,7 @@ from node.learner.foreign.intake import Incoming
 from node.learner.foreign.outcomes import MAX_PEERS, OTHERS, ForeignOutcomes
 from node.learner.generation.generation import Generated
 from node.learner.objective.batch import SELF
+from node.learner.state.learner_state import LearnerState
 from node.tasks.scorer import Scores
 
 PHASES = Phases.__struct_fields__  # in the order of a round
@@ -42,8 +43,9 @@ class Stopwatch:
 
 @dataclass(slots=True)
 class RoundRecord:
-    """The counts of one round."""
+    """The counts of one round, and its seconds."""
 
+    watch: Stopwatch = field(default_factory=Stopwatch)
     own_groups: int = 0  # complete, dropped ones included
     own_groups_informative: int = 0
     own_groups_dropped: int = 0  # because all their rewards were equal
@@ -65,6 +67,10 @@ class RoundRecord:
     reward_by_task: dict[str, float] = field(default_factory=dict)
     reward: float = 0.0
     gradient_mass_by_task: dict[str, dict[str, float]] = field(default_factory=dict)  # then by peer
+
+    def lap(self, phase: str) -> float:
+        """Ends ``phase``; returns its seconds."""
+        return self.watch.lap(phase)
 
     def incoming(self, incoming: Incoming) -> None:
         """Takes what arrived, and what was decided on the groups that are not used."""
@@ -115,3 +121,14 @@ class RoundRecord:
         faults = [fault for each in scores for fault in each.faults if fault is not None]
         self.scoring_failures = len(faults)
         self.scoring_fault = f"{faults[0].reason}: {faults[0].detail}" if faults else None
+
+    def count_in(self, state: LearnerState, rewards_by_task: Mapping[str, Sequence[float]]) -> None:
+        """Counts the round in the learner's state; ``rewards_by_task`` are those by which its success is known."""
+        state.advance(
+            rewards_by_task,
+            tokens_generated=self.tokens_generated,
+            groups_shared=self.groups_shared,
+            foreign_groups_used=self.foreign.used,
+            foreign_completions=self.foreign_completions,
+            bytes_fetched=self.bytes_fetched,
+        )

@@ -23,11 +23,11 @@ import torch
 from bitsandbytes import functional
 from torch import Tensor
 
-from node.learner.adamw.block_codes import BlockCodes, code_book
-from node.learner.adamw.constants import BETA1, BETA2, EPSILON
-from node.learner.adamw.saved_moments import SavedMoments
-from node.learner.adamw.slices import slices_of
 from node.learner.memory.errors import completed
+from node.learner.steps.adamw.block_codes import BlockCodes, code_book
+from node.learner.steps.adamw.constants import BETA1, BETA2, EPSILON
+from node.learner.steps.adamw.saved_moments import SavedMoments
+from node.learner.steps.adamw.slices import slices_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

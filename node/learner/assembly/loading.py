@@ -1,6 +1,6 @@
-"""Builds a learner that is ready for its first round, from a data directory and a configuration.
+"""Loads what a learner needs, from a data directory and a configuration, and keeps it for as long as it runs.
 
-Nothing here trains: the rounds are in ``loop.py``, which is the next file to read.
+``wiring.py`` puts the parts together. Nothing here trains: rounds are in ``loop.py``, which is the next file to read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from node.events import Event, LearnerReady, Loading
 from node.fit.fitted import FLOORS, Sizes, fitted_with, remember, remember_smaller_passes
 from node.fit.settings import MemorySettings
 from node.home import Home
-from node.learner.continuing import continued
+from node.learner.assembly.planning import planned_config
+from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import RewardScorer
 from node.learner.generation.prompt_room import check_prompt_room
@@ -39,11 +40,12 @@ from node.learner.memory.phases import SizePlan
 from node.learner.objective.forward import Network, check_network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
-from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, Persistence
-from node.learner.planning import planned_config
-from node.learner.sharding.devices import ONE_DEVICE, LeadingDevice
 from node.learner.sharding.starting import put_in_shards, start_other_devices
+from node.learner.state.continuing import continued
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import Persistence
+from node.learner.steps.devices import ONE_DEVICE, LeadingDevice
+from node.learner.steps.optimizer import MasterAdamW
 from node.policy.device import choose_device
 from node.policy.policy import Policy
 from node.state_sync.measured_success import SuccessMeasurement
@@ -130,7 +132,7 @@ def assembled(
         )
         learner = _learner(home, sized, policy, restored, tasks, scorer, report, size_plan, devices, stack)
         seconds = time.monotonic() - began
-        report(_ready(sized.config, policy, learner, restored.checkpoint, sized.begin, sized.memory_bytes, seconds))
+        report(_ready(sized, policy, tuple(tasks), restored, seconds))
         yield learner
 
 
@@ -230,17 +232,20 @@ def _learner(
         save_beside=settings.save_beside,
         saved_round=restored.state.round,
     )  # fmt: skip
-    learner = Learner(
+    extras = Extras(
+        persistence,
+        weight_averager,
+        _evaluation(config, policy, engine, scorer, tasks),
+        restored.others,
+        PassSettings(settings.batch_tokens, settings.recompute, settings.chunk_tokens),
+        size_plan,
+        devices,
+    )
+    learner = learner_of(
         config, policy, tasks, engine, scorer, intake, optimizer, restored.state,
         report=report,
         clock=time.time,
-        persistence=persistence,
-        others=restored.others,
-        weight_averager=weight_averager,
-        evaluation=_evaluation(config, policy, engine, scorer, tasks),
-        passes=PassSettings(settings.batch_tokens, settings.recompute, settings.chunk_tokens),
-        size_plan=size_plan,
-        devices=devices,
+        extras=extras,
     )  # fmt: skip
     stack.callback(learner.close)
     return learner
@@ -278,31 +283,23 @@ def _weight_averager(
     return WeightAverager(client, optimizer, policy.family, section, rule, report=report, clock=time.time, random=draws)
 
 
-def _ready(
-    config: Config,
-    policy: Policy,
-    learner: Learner,
-    checkpoint: Path | None,
-    sizes: Sizes,
-    memory_bytes: int,
-    seconds: float,
-) -> LearnerReady:
-    trainable = policy.trainable().values()
+def _ready(sized: _Sized, policy: Policy, tasks: tuple[str, ...], restored: _Restored, seconds: float) -> LearnerReady:
+    trainable, sizes = policy.trainable().values(), sized.begin
     return LearnerReady(
         time_seconds=time.time(),
-        model=config.policy.model,
+        model=sized.config.policy.model,
         family=policy.family.hex(),
         tokenizer=policy.tokens.fingerprint.hex(),
         parameters=policy.parameters,
         trainable_parameters=sum(p.numel() for p in trainable),
         device=str(policy.device),
         dtype=str(policy.dtype).removeprefix("torch."),
-        tasks=tuple(learner.tasks),
-        round=learner.state.round,
-        checkpoint=str(checkpoint) if checkpoint is not None else None,
+        tasks=tasks,
+        round=restored.state.round,
+        checkpoint=str(restored.checkpoint) if restored.checkpoint is not None else None,
         seconds=seconds,
         rows=sizes.rows,
         batch_tokens=sizes.batch_tokens,
         name=policy.label,
-        memory_bytes=memory_bytes,
+        memory_bytes=sized.memory_bytes,
     )

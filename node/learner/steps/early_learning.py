@@ -22,7 +22,7 @@ from node.learner.generation.own_rollouts import Rollout, scoring_item
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.training_groups import own_training_group
-from node.learner.step import BegunStep, may_begin
+from node.learner.steps.step import BegunStep, may_begin
 from node.tasks.scorer import Scores
 
 

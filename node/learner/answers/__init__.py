@@ -1,0 +1,1 @@
+"""Right answers, own and of peers: remembered, learnt from again, shown to people."""

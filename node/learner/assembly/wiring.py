@@ -1,0 +1,154 @@
+"""Puts a learner together from its parts. Nothing is loaded here, and nothing trains."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from node.averaging.weight_averager import WeightAverager
+from node.configuration import DEFAULT_BATCH_TOKENS, Config, chosen
+from node.engines.engine import Engine
+from node.evaluation.while_training import EvaluationWhileTraining
+from node.events import Event
+from node.fit.fitted import Sizes
+from node.learner.foreign.candidates import ForeignCandidates
+from node.learner.foreign.foreign_groups import ForeignGroups
+from node.learner.foreign.intake import RolloutIntake
+from node.learner.generation.generation import Generation, RewardScorer
+from node.learner.generation.own_groups import OwnGroups
+from node.learner.generation.schedule import schedule_of
+from node.learner.influence.guard import Guard
+from node.learner.loop import Learner
+from node.learner.memory.device_memory import device_memory
+from node.learner.memory.phases import PhaseRunner, SizePlan
+from node.learner.objective.forward import Network
+from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.pass_settings import PassSettings
+from node.learner.round.learning import RoundLearning
+from node.learner.round.measuring import Measuring
+from node.learner.round.report import Reporting
+from node.learner.round.scoring import RoundScoring
+from node.learner.round.taking_back import TakingBack
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import Persistence
+from node.learner.steps.batch_steps import BatchSteps
+from node.learner.steps.devices import ONE_DEVICE, LeadingDevice
+from node.learner.steps.early_learning import EarlyLearning
+from node.learner.steps.optimizer import MasterAdamW
+from node.policy.policy import Policy
+from node.tasks.task import Task
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Extras:
+    """What a learner can do without."""
+
+    persistence: Persistence | None = None
+    averager: WeightAverager | None = None
+    evaluation: EvaluationWhileTraining | None = None
+    others: OtherPolicies | None = None  # made before a checkpoint; None: the policy as it is now is the reference
+    passes: PassSettings | None = None  # None: as the configuration says
+    size_plan: SizePlan | None = None  # how rows and passes begin and change; None: as engine and configuration say
+    devices: LeadingDevice = ONE_DEVICE  # hold policy and optimizer, in shards where they are several
+
+
+def learner_of(
+    config: Config,
+    policy: Policy,
+    tasks: Mapping[str, Task],
+    engine: Engine,
+    scorer: RewardScorer,
+    intake: RolloutIntake,
+    optimizer: MasterAdamW,
+    state: LearnerState,
+    *,
+    report: Callable[[Event], None],
+    clock: Callable[[], float],
+    extras: Extras = Extras(),  # frozen
+) -> Learner:
+    """Returns a learner whose engine has the weights; ``clock`` gives Unix time. Where ``state`` comes from a
+    checkpoint, its tensors are loaded already."""
+    others = extras.others or OtherPolicies(policy.trainable(), config.objective)
+    seed = f"{config.seed}/{config.name}"  # the name sets apart nodes that share a configuration
+    draws = partial(_draws, seed)
+    network = Network.of(policy.model, policy.tokens.vocabulary)
+    steps = _steps(config, optimizer, others, network, tasks, extras)
+    phases = _phases(engine, steps, policy, report, clock, extras.size_plan)
+    generation = Generation(
+        engine, tasks, policy.tokens, scorer, config.learner,
+        temperature=config.engine.temperature,
+        context=network.context,
+    )  # fmt: skip
+    schedule = schedule_of(config, generation, phases)
+    early = EarlyLearning(config.objective, scorer, steps.begin, steps.drop_begun, lambda: steps.tokens_at_once)
+    guard = Guard(
+        state.influence,
+        completions=config.learner.completions,
+        staleness=config.learner.max_staleness,
+        seed=seed,
+    )
+    candidates = ForeignCandidates(intake, tasks, policy.tokens, config.objective, context=network.context)
+    ahead = config.learner.max_staleness > 0
+    learner = Learner(
+        config=config,
+        policy=policy,
+        optimizer=optimizer,
+        state=state,
+        own=OwnGroups(config.learner, list(tasks), schedule, early, seed),
+        foreign=ForeignGroups(intake, candidates, guard.admits, draws, ahead=ahead),
+        intake=intake,
+        scoring=RoundScoring(scorer, candidates, early),
+        learning=RoundLearning(
+            config, tasks, state, engine, candidates, guard, early, steps, phases,
+            release=schedule.release,
+            draws=draws,
+        ),
+        averager=extras.averager,
+        taking_back=TakingBack(state, guard, extras.averager, optimizer, others, phases, report, clock),
+        measuring=Measuring(extras.evaluation, extras.persistence, phases, report, clock),
+        reporting=Reporting(config, policy, state, intake, report, clock),
+        persistence=extras.persistence,
+        phases=phases,
+    )  # fmt: skip
+    learner.own.publish(state.policy_version, policy.weights())
+    return learner
+
+
+def _draws(seed: str, purpose: str, round_number: int) -> random.Random:
+    """Returns a round's random numbers for one purpose."""
+    return random.Random(f"starling/{purpose}/{seed}/{round_number}")
+
+
+def _steps(
+    config: Config,
+    optimizer: MasterAdamW,
+    others: OtherPolicies,
+    network: Network,
+    tasks: Mapping[str, Task],
+    extras: Extras,
+) -> BatchSteps:
+    passes = extras.passes or PassSettings(
+        chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS), chosen(config.learner.recompute, False)
+    )
+    longest = max(task.max_new_tokens for task in tasks.values())
+    return BatchSteps(config, network, optimizer, others, extras.devices, passes, max_new_tokens=longest)
+
+
+def _phases(
+    engine: Engine,
+    steps: BatchSteps,
+    policy: Policy,
+    report: Callable[[Event], None],
+    clock: Callable[[], float],
+    size_plan: SizePlan | None,
+) -> PhaseRunner:
+    def use(sizes: Sizes) -> None:
+        engine.rows = sizes.rows
+        steps.use(sizes)
+
+    configured = Sizes(engine.rows, steps.passes.batch_tokens, steps.passes.recompute)
+    memory = partial(device_memory, policy.device)
+    plan = size_plan or SizePlan(begin=configured, most=configured)
+    return PhaseRunner(plan, use=use, report=report, clock=clock, memory=memory)

@@ -1,0 +1,53 @@
+"""Measures the weights on held-out prompts when that is due; the best so far are kept in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from node.evaluation.while_training import EvaluationWhileTraining
+from node.events import Evaluated, Event, PhaseBegan
+from node.learner.memory.phases import PhaseRunner
+from node.learner.state.learner_state import LearnerState
+from node.learner.state.persistence import Persistence
+
+
+class Measuring:
+    """One learner's. Call it from the learner's thread."""
+
+    def __init__(
+        self,
+        evaluation: EvaluationWhileTraining | None,
+        persistence: Persistence | None,
+        phases: PhaseRunner,
+        report: Callable[[Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Without ``evaluation`` nothing is ever measured; without ``persistence`` no best weights are kept."""
+        self._evaluation, self._persistence, self._phases = evaluation, persistence, phases
+        self._report, self._clock = report, clock
+
+    def after_round(self, state: LearnerState) -> None:
+        evaluation = self._evaluation
+        if evaluation is None or not evaluation.is_due(state.round):
+            return
+        began = self._clock()
+        self._report(PhaseBegan(time_seconds=began, round=state.round + 1, phase="evaluate"))
+        measured = self._phases.attempt("evaluate", lambda: evaluation.measure(state.round))
+        if measured is None:
+            return
+        state.evaluation = measured
+        best = self._persistence.best_after(measured) if self._persistence is not None else measured
+        self._report(
+            Evaluated(
+                time_seconds=self._clock(),
+                round=state.round,
+                policy_version=state.policy_version,
+                prompts=measured.prompts,
+                reward=measured.reward,
+                reward_by_task=measured.reward_by_task,
+                validation=measured.validation,
+                best_round=best.round,
+                best_reward=best.reward,
+                seconds=self._clock() - began,
+            )
+        )

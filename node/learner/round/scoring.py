@@ -1,0 +1,58 @@
+"""Own and foreign completions of a round, scored together: rewards, and which claims of peers hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
+from node.learner.generation.generation import Generated, RewardScorer
+from node.learner.generation.own_rollouts import Rollout, scoring_item
+from node.learner.round.record import RoundRecord
+from node.learner.steps.early_learning import EarlyLearning
+from node.tasks.scorer import Scores
+
+ScoredRollout = tuple[Rollout, Scores]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredRound:
+    """A round's groups with their rewards."""
+
+    own: tuple[ScoredRollout, ...]  # to learn from
+    everything: tuple[ScoredRollout, ...]  # own groups, those that were dropped from the batch included
+    verified: tuple[VerifiedGroup, ...]  # those of peers, every claim of which holds
+
+    def rewards_by_task(self) -> dict[str, list[float]]:
+        """Returns the rewards of all own completions."""
+        by_task: dict[str, list[float]] = {}
+        for rollout, scores in self.everything:
+            by_task.setdefault(rollout.prompt.ref.task, []).extend(scores.rewards)
+        return by_task
+
+    def without_own(self) -> ScoredRound:
+        """Returns the round where what the weights sampled teaches nothing, since they are taken back."""
+        return replace(self, own=(), everything=())
+
+
+class RoundScoring:
+    """One learner's. Call it from the learner's thread."""
+
+    def __init__(self, scorer: RewardScorer, foreign: ForeignCandidates, early: EarlyLearning) -> None:
+        self._scorer, self._foreign, self._early = scorer, foreign, early
+
+    def score(self, generated: Generated, candidates: Sequence[ForeignCandidate], record: RoundRecord) -> ScoredRound:
+        """Scores what is not scored yet. A claim of a peer that does not hold costs it reputation."""
+        own = self._early.ordered(generated.rollouts)
+        known = dict(self._early.scores)
+        if generated.scores is not None:
+            known |= zip(generated.rollouts, generated.scores, strict=True)
+        missing = [rollout for rollout in own if rollout not in known]
+        items = [scoring_item(rollout.prompt.ref, rollout.texts) for rollout in missing]
+        scores = self._scorer.score([*items, *(candidate.scoring_item() for candidate in candidates)])
+        verified = self._foreign.verified(candidates, scores[len(missing) :], record.foreign)
+        known |= zip(missing, scores[: len(missing)], strict=True)
+        scored = tuple((rollout, known[rollout]) for rollout in own)
+        found = ScoredRound(scored, (*scored, *generated.dropped), tuple(verified))
+        record.rewards(found.rewards_by_task(), [scores for _, scores in found.everything])
+        return found

@@ -1,0 +1,63 @@
+"""What is taken back when own success shows that peers did harm: an outer step of averaging, or what was learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from node.averaging.guard import OwnGroup
+from node.averaging.weight_averager import WeightAverager
+from node.events import Event, Fault
+from node.fit.footprint import HARM_COPIED_WEIGHTS
+from node.learner.influence.guard import Guard
+from node.learner.memory.phases import PhaseRunner
+from node.learner.objective.other_policies import OtherPolicies
+from node.learner.round.scoring import ScoredRound
+from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW
+from node.learner.steps.undo import copy_within
+
+
+class TakingBack:
+    """One learner's. Call it from the learner's thread."""
+
+    def __init__(
+        self,
+        state: LearnerState,
+        guard: Guard,
+        averager: WeightAverager | None,
+        optimizer: MasterAdamW,
+        others: OtherPolicies,
+        phases: PhaseRunner,
+        report: Callable[[Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._state, self._guard, self._averager = state, guard, averager
+        self._optimizer, self._others, self._phases = optimizer, others, phases
+        self._report, self._clock = report, clock
+
+    def averaging(self, scored: ScoredRound) -> bool:
+        """Returns whether own rewards show that the last outer step did harm, and it is taken back."""
+        if self._averager is None:
+            return False
+        groups = [OwnGroup(r.prompt.ref.task, r.oldest_version, scores.rewards) for r, scores in scored.everything]
+        return self._averager.take_back_if_harmful(self._state, groups)
+
+    def learning(self, scored: ScoredRound) -> bool:
+        """Returns whether own success shows that learning from others did harm, and earlier weights are back. Call it
+        once the state counts the round."""
+        state = self._state
+        harm = self._guard.after_round(
+            state.round,
+            [(rollout.prompt.ref.task, scores.rewards) for rollout, scores in scored.everything],
+            lambda oldest: self._phases.attempt(
+                "checkpoint", lambda: copy_within(HARM_COPIED_WEIGHTS, self._optimizer, self._others, oldest)
+            ),
+        )
+        if harm is None:
+            return False
+        state.imitation.forget(harm.peers)
+        self._report(Fault(time_seconds=self._clock(), kind="harm", detail=str(harm), round=state.round, fatal=False))
+        if harm.weights_of_round is None:
+            return False
+        state.averaging.passed()  # an outer step on trial is not to be taken back from other weights
+        return True

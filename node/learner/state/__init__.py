@@ -1,0 +1,1 @@
+"""What a run is between rounds: its state, checkpoints, and where it goes on from."""

@@ -1,0 +1,56 @@
+"""What a round changes, apart from the weights and the optimizer's moments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from node.averaging import rules
+from node.averaging.guard import AveragingGuard
+from node.evaluation.held_out import HeldOutReward
+from node.learner.allocation.success import SuccessTracker
+from node.learner.answers.imitation import Imitation
+from node.learner.answers.rehearsal import Rehearsal
+from node.learner.generation.unfinished import UnfinishedGroup
+from node.learner.influence.guard import InfluenceState
+
+
+@dataclass(slots=True)
+class LearnerState:
+    """Whole after every round; part of checkpoints."""
+
+    round: int = 0  # rounds done
+    policy_version: int = 0
+    tokens_generated: int = 0
+    groups_shared: int = 0
+    foreign_groups_used: int = 0
+    foreign_completions: int = 0  # trained on, each as often as it was
+    bytes_fetched: int = 0
+    success: SuccessTracker = field(default_factory=SuccessTracker)
+    unfinished: tuple[UnfinishedGroup, ...] = ()  # own groups that a later round resumes
+    outer: rules.State | None = None  # of weight averaging; None before the first outer step
+    averaging: AveragingGuard = field(default_factory=AveragingGuard)  # partners, and the outer step on trial
+    outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0 before the first
+    influence: InfluenceState = field(default_factory=InfluenceState)
+    rehearsal: Rehearsal = field(default_factory=Rehearsal)
+    imitation: Imitation = field(default_factory=Imitation)
+    evaluation: HeldOutReward | None = None  # the newest, of the weights after the round that it names
+
+    def advance(
+        self,
+        rewards_by_task: Mapping[str, Sequence[float]],
+        *,
+        tokens_generated: int,
+        groups_shared: int,
+        foreign_groups_used: int,
+        foreign_completions: int,
+        bytes_fetched: int,
+    ) -> None:
+        """Counts one more round, with what it did."""
+        self.round += 1
+        self.tokens_generated += tokens_generated
+        self.groups_shared += groups_shared
+        self.foreign_groups_used += foreign_groups_used
+        self.foreign_completions += foreign_completions
+        self.bytes_fetched += bytes_fetched
+        self.success.observe(rewards_by_task)
