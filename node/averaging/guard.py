@@ -88,7 +88,7 @@ class AveragingGuard:
             return None
         since = trial.with_groups(self.trial.since, newer, most=None)
         self.trial = replace(self.trial, since=since, rounds=self.trial.rounds + 1)
-        found = trial.compared(self.history, since)
+        found = trial.compared(self.history, since, self.trial.rounds)
         sum_so_far = trial.sum_after(self._of(self.trial.partner).score_sum, found.score)
         if found.is_harm or (self.trial.rounds >= trial.TRIAL_ROUNDS and sum_so_far < -trial.MAX_SUM):
             return found
@@ -100,7 +100,10 @@ class AveragingGuard:
         """Ends a trial without harm; its groups become part of the history."""
         if self.trial is None:
             return
-        known, score = self._of(self.trial.partner), trial.compared(self.history, self.trial.since).score
+        known, score = (
+            self._of(self.trial.partner),
+            trial.compared(self.history, self.trial.since, self.trial.rounds).score,
+        )
         self._note(
             self.trial.partner, replace(known, steps=known.steps + 1, score_sum=trial.sum_after(known.score_sum, score))
         )

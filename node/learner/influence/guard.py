@@ -35,7 +35,7 @@ from node.learner.steps.undo import Undo
 LARGE: Final = 0.25  # of the usual success, lost over the newest rounds: weights go back
 LARGE_ROUNDS: Final = 3  # fewer say too little, more mix in what came before
 KEEP_EVERY_ROUNDS: Final = 4
-CALM_SCORE: Final = 1.0  # of the watch, below which a round counts as one without harm: three in four of those without
+CALM_SCORE: Final = 1.0  # of the watch, below which a round counts as one without harm: two in three of those without
 LAG_ROUNDS: Final = 2  # from learning something to its first trace in own success, and one more
 MOST_ROUNDS: Final = 64  # of which it is remembered who taught
 
@@ -76,16 +76,24 @@ class Harm:
 
     lost_share: float  # of the usual success, over the newest rounds
     since_round: int
-    peers: tuple[str, ...]  # that lost their influence
+    peers: tuple[str, ...]  # whose influence is withdrawn
+    suspected: bool  # none of them is known to be the cause: they were proven, and prove themselves again
     weights_of_round: int | None  # that were put back; None: they stay
 
     def __str__(self) -> str:
-        back = (
-            "the weights stay" if self.weights_of_round is None else f"back to the weights of {self.weights_of_round}"
+        weights = (
+            "the weights stay as they are"
+            if self.weights_of_round is None
+            else f"the weights are those of round {self.weights_of_round} again"
+        )
+        what = (
+            "any of these peers may be the cause, or none; each teaches little until it has proven itself again"
+            if self.suspected
+            else "these newcomers taught meanwhile and are set aside for some rounds"
         )
         return (
-            f"own success is {self.lost_share:.0%} below the usual since round {self.since_round}: {back}; "
-            f"without influence until proven again: {', '.join(self.peers)}"
+            f"own success is {self.lost_share:.0%} below the usual since round {self.since_round}, which is more than "
+            f"chance; {weights}, and training goes on; {what}: {', '.join(self.peers)}"
         )
 
 
@@ -184,7 +192,7 @@ class Guard:
         if state.watch.is_warm and state.watch.score < CALM_SCORE:
             state.standings.calm(list(state.shares.get(round_number - 1, {})))
         due = not self._kept or round_number - self._kept[-1][0] >= KEEP_EVERY_ROUNDS
-        if due and state.watch.score == 0 and state.shares.get(round_number):
+        if due and state.watch.score < CALM_SCORE and state.shares.get(round_number):
             oldest = self._kept.pop(0)[1] if len(self._kept) == HARM_COPIES else None
             copy = copied(oldest)
             if copy is not None:
@@ -203,7 +211,8 @@ class Guard:
     def _harm(self, round_number: int, shares: Mapping[str, float]) -> Harm | None:
         state, since = self.state, self.state.watch.since or round_number
         lost = state.watch.lost_share(LARGE_ROUNDS)
-        blamed = state.standings.blame(shares, round_number)
+        suspected = not state.standings.responsible_newcomers(shares)
+        blamed = tuple(state.standings.blame(shares, round_number))
         before = [each for each in self._kept if each[0] < since] or self._kept[:1]
         if blamed and lost >= LARGE and before:
             kept_round, weights = before[-1]
@@ -211,8 +220,8 @@ class Guard:
             state.watch = state.watch.forgetting()
             state.blind_until_round = round_number + self._staleness
             self._kept = [before[-1]]
-            return Harm(lost, since, tuple(blamed), kept_round)
+            return Harm(lost, since, blamed, suspected, kept_round)
         state.watch = state.watch.accepting()
         if not blamed:  # it fell by itself
             return None
-        return Harm(lost, since, tuple(blamed), None)
+        return Harm(lost, since, blamed, suspected, None)

@@ -1,145 +1,174 @@
-"""Whether the learner's own success has fallen by more than noise: Page's CUSUM on its own groups of each round.
+"""Whether the learner's own success has fallen by more than noise and learning explain, on own groups of each round.
 
-    z = Σ_g (m_g − b_τ) / √(Σ_τ v_τ (n_τ + n_τ²/c_τ))     m_g: mean reward of own group g, clipped to 0 … 1
-    S ← max(0, S + min(−z, 3) − k)                          k = .5; harm where S ≥ h = 8
+The newest w rounds are compared with those before them, for w of ``WINDOWS``. Of task τ they have n groups, whose mean
+rewards (clipped to 0 … 1) sum to s; the rounds before them, weighted by a = e^(−age/MEMORY), have the mean b and the
+variance v of group means (``node.own_success``); A₁ and A₂ are the sums of a and of a² over their groups:
 
-b_τ and v_τ are mean and variance of the group means of task τ, exponentially weighted over MEMORY groups; the second
-term under the root is the error of b_τ itself, from c_τ groups. They take in a round only ``DELAY_ROUNDS`` later, and
-none while S is above h/2, so that a fall is compared with what came before it. Success that rises leaves b_τ behind,
-which only makes the watch less sensitive.
+    d_w = Σ_τ (n b − s) / Σ_τ n
+    σ²_w = Σ_τ v (n + n² A₂/A₁²) / (Σ_τ n)²  +  q ((w+1)(2w+1)/6w + MEMORY/2)
+    score = max_w d_w/σ_w                                       harm where it reaches ``HARM``
 
-Page's test with k = .5 finds a fall of 1.5 σ a round in about h/1 rounds. Siegmund's approximation of the mean time to
-a false alarm, (e^2kb − 2kb − 1)/2k² with b = h + 1.166, is 19,000 rounds; tests simulate it. ``min(−z, 3)`` makes that
-hold for success that is not normal: no single round raises an alarm. Where newcomers were learnt from, 5.5 is
-enough, with a false alarm in 1,500 rounds, of which few have newcomers: it is they alone whom it costs something.
-While b_τ is still new, alarms are more frequent: in the first 60 rounds 3 % of learners have one at 8, 10 % one at 5.5.
+The first term of σ² is chance in both sides. The second is what success that walks at random, by √q a round and in all
+tasks together, does to the difference. q is measured: d²_w less the first term, divided by q's factor, averaged over
+the longer windows and over about ``WALK_MEMORY`` rounds. Learning moves success as well, so q counts it. This is the
+generalized likelihood ratio over windows (Willsky and Jones, 1976; Lai, 1995) with a walk in its null hypothesis. Every
+round is compared anew, so no error is carried from round to round.
 
-A fall too slow for the memory is not seen: by less than about half a σ while MEMORY groups of a task come.
+``python -m scripts.attacks.false_alarms`` prints how often honest peers are accused and how soon a fall is seen;
+docs/threats.md has its table. ``HARM_OF_NEWCOMERS`` is lower, since such an alarm costs newcomers alone.
+
+What is not seen is a fall that a walk of q makes as well. At success .5 and 16 groups a round a fall by half is seen
+after some four rounds, one by a quarter seldom. At success .2 a steady decline is seen, a single fall by half seldom.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
-SLACK: Final = 0.5  # k: a fall of one σ a round is what matters
-HARM: Final = 8.0  # h
-HARM_OF_NEWCOMERS: Final = 5.5
-SUSPECTED: Final = 4.0  # h/2
-DELAY_ROUNDS: Final = 8  # what a fall needs to be seen, so that b is of before it
-MOST_SIGMAS: Final = 3.0
-MEMORY: Final = 64  # groups of a task, b_τ's: shorter makes b_τ uncertain, longer lets it lag behind success that rises
-FIRST_VARIANCE: Final = 0.12  # of a task's group means before any was seen: half of what a coin's is at most
-LEAST_VARIANCE: Final = 0.04  # a task that never fails may fail once
-FIRST_GROUPS: Final = 4.0  # of a task that make its first mean; until then it is not judged
-WARM_GROUPS: Final = 64  # of all tasks, until which all are taken in at once: two rounds of 32, or four of 16
+import numpy as np
+from numpy.typing import NDArray
+
+from node.own_success import group_variance
+
+HARM: Final = 5.0  # standard deviations
+HARM_OF_NEWCOMERS: Final = 4.5
+WINDOWS: Final = (2, 4, 8, 16)  # rounds
+MEMORY: Final = 16.0  # rounds: longer makes b surer, shorter follows success that moves
+ROUNDS: Final = 64  # that are remembered: the longest window and three memories
+LEAST_GROUPS: Final = 4.0  # A₁ of a task, below which it is not compared
+WARM_GROUPS: Final = 64  # of all tasks: two rounds of 32, or four of 16
+FIRST_WALK: Final = 0.005  # √q before anything is measured, success a round
+LEAST_WALK: Final = 0.002
+MOST_WALK: Final = 0.02  # one who lets success swing to hide a fall in it gains no more than this
+WALK_MEMORY: Final = 256  # rounds
+WALK_WINDOWS: Final = WINDOWS[2:]  # in the shorter ones chance hides the walk
+OUTLIER: Final = 3.0  # σ: a difference counts for no more than this in the walk
 
 Groups = Sequence[tuple[str, Sequence[float]]]  # one round's own groups: task, rewards
+Array = NDArray[np.float64]
+
+_AGE: Final = np.arange(ROUNDS)[::-1]
+_IN_WINDOW: Final = np.stack([(w > _AGE).astype(np.float64) for w in WINDOWS], axis=1)  # (ROUNDS, windows)
+_BEFORE: Final = np.stack([np.where(w <= _AGE, np.exp((w - _AGE) / MEMORY), 0.0) for w in WINDOWS], axis=1)
+_WALKS: Final = np.array([(w + 1) * (2 * w + 1) / (6 * w) + MEMORY / 2 for w in WINDOWS])  # q's factor, by window
+_MEASURES_WALK: Final = np.array([w in WALK_WINDOWS for w in WINDOWS])
+
+
+def compared(groups: Array, sums: Array, squares: Array, walk: Array) -> tuple[Array, Array]:
+    """Compares each window with the rounds before it.
+
+    Args:
+        groups: how many own groups of each task each round had, (…, tasks, ``ROUNDS``), the newest round last.
+        sums: of their mean rewards, and ``squares`` of these squared; shaped alike.
+        walk: q, (…).
+
+    Returns:
+        d_w/σ_w for each of ``WINDOWS``, (…, windows), 0 where there is nothing to compare with; and q after this round.
+    """
+    n, s = groups @ _IN_WINDOW, sums @ _IN_WINDOW
+    weight, total = groups @ _BEFORE, sums @ _BEFORE
+    known = weight >= LEAST_GROUPS
+    variance = group_variance(weight, total, squares @ _BEFORE)
+    weight = np.where(known, weight, 1.0)
+    mean = total / weight
+    counted = np.maximum(np.sum(np.where(known, n, 0.0), axis=-2), 1.0)
+    lost = np.sum(np.where(known, n * mean - s, 0.0), axis=-2) / counted
+    chance = n + n**2 * (groups @ _BEFORE**2) / weight**2
+    chance = np.sum(np.where(known, variance * chance, 0.0), axis=-2) / counted**2
+    whole = chance + walk[..., None] * _WALKS
+    excess = ((np.minimum(lost**2, OUTLIER**2 * whole) - chance) / _WALKS)[..., _MEASURES_WALK]
+    measured = walk + (excess.mean(axis=-1) - walk) / WALK_MEMORY
+    some = np.any(known[..., _MEASURES_WALK], axis=(-2, -1))
+    return lost / np.sqrt(whole), np.where(some, np.clip(measured, LEAST_WALK**2, MOST_WALK**2), walk)
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """What a task's success was."""
+class OwnRound:
+    """The own groups of one round, by task: how many, the sum of their mean rewards, and of these squared."""
 
-    mean: float = 0.0
-    variance: float = FIRST_VARIANCE
-    groups: float = 0.0  # that the mean stands for, at most the memory
-
-    def after(self, means: Sequence[float]) -> Level:
-        level = self
-        for value in means:
-            groups = min(level.groups + 1.0, float(MEMORY))
-            step = 1.0 / groups
-            apart = value - level.mean
-            variance = level.variance + (apart * apart - level.variance) / max(groups, FIRST_GROUPS)
-            level = Level(level.mean + step * apart, variance, groups)
-        return level
+    number: int
+    by_task: Mapping[str, tuple[float, float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class SuccessWatch:
     """One watch after some round. ``after_round`` returns the next; nothing is changed in place."""
 
-    levels: Mapping[str, Level] = field(default_factory=dict)
-    waiting: tuple[Mapping[str, tuple[float, ...]], ...] = ()  # group means by task, of the newest rounds
-    score: float = 0.0  # S
-    since: int | None = None  # the round in which S left 0
+    rounds: tuple[OwnRound, ...] = ()  # the newest last, ``ROUNDS`` at most
+    walk: float = FIRST_WALK**2  # q
+    score: float = 0.0  # at least 0
+    since: int | None = None  # the round that the window of the score begins with; None at score 0
 
     @property
     def is_warm(self) -> bool:
         """Whether enough is known of the usual success for a fall to show."""
-        return sum(level.groups for level in self.levels.values()) >= WARM_GROUPS
+        return sum(groups for each in self.rounds for groups, _, _ in each.by_task.values()) >= WARM_GROUPS
 
     def lost_share(self, rounds: int) -> float:
-        """Returns the share of the usual success that the newest ``rounds`` lacked, at most ``DELAY_ROUNDS``."""
-        newest = [
-            (self.levels[task].mean, value)
-            for round_ in self.waiting[-rounds:]
-            for task, means in round_.items()
-            if task in self.levels
-            for value in means
-        ]
-        expected = sum(usual for usual, _ in newest)
-        return 1.0 - sum(value for _, value in newest) / expected if expected > 0 else 0.0
+        """Returns the share of the success from before the fall that its rounds lack, the newest ``rounds`` of them at
+        most; 0 where they lack none."""
+        if self.since is None:
+            return 0.0
+        before: dict[str, tuple[float, float]] = {}  # by task, weighted: groups, sum
+        for each in self.rounds:
+            if each.number < self.since:
+                weight = math.exp((each.number - self.since) / MEMORY)
+                for task, (groups, total, _) in each.by_task.items():
+                    known = before.get(task, (0.0, 0.0))
+                    before[task] = known[0] + weight * groups, known[1] + weight * total
+        expected = found = 0.0
+        for each in [each for each in self.rounds if each.number >= self.since][-rounds:]:
+            for task, (groups, total, _) in each.by_task.items():
+                if task in before:
+                    expected, found = expected + groups * before[task][1] / before[task][0], found + total
+        return max(0.0, 1.0 - found / expected) if expected > 0 else 0.0
 
-    def after_round(self, round_number: int, groups: Groups) -> SuccessWatch:
-        by_task: dict[str, list[float]] = {}
+    def after_round(self, round_number: int, groups: Groups) -> Self:
+        by_task: dict[str, tuple[float, float, float]] = {}
         for task, rewards in groups:
-            by_task.setdefault(task, []).append(sum(min(max(r, 0.0), 1.0) for r in rewards) / len(rewards))
-        lost = variance = 0.0
-        for task, means in by_task.items():
-            level = self.levels.get(task)
-            if level is None or level.groups < FIRST_GROUPS:
-                continue
-            lost += sum(level.mean - value for value in means)
-            spread = max(level.variance, LEAST_VARIANCE)
-            variance += spread * (len(means) + len(means) ** 2 / level.groups)
-        sigmas = lost / math.sqrt(variance) if variance > 0 else 0.0
-        score = max(0.0, self.score + min(sigmas, MOST_SIGMAS) - SLACK)
-        rising = replace(
-            self,
-            score=score,
-            since=None if score == 0 else round_number if self.since is None else self.since,
-            waiting=(*self.waiting, {task: tuple(means) for task, means in by_task.items()}),
-        )
-        return rising._taken_in(DELAY_ROUNDS if self.is_warm else 0)
+            mean = sum(min(max(reward, 0.0), 1.0) for reward in rewards) / len(rewards)
+            count, total, squares = by_task.get(task, (0.0, 0.0, 0.0))
+            by_task[task] = count + 1.0, total + mean, squares + mean * mean
+        rounds = (*self.rounds, OwnRound(round_number, by_task))[-ROUNDS:]
+        tasks = {task: row for row, task in enumerate(dict.fromkeys(t for each in rounds for t in each.by_task))}
+        history = np.zeros((3, len(tasks), ROUNDS))
+        for column, each in enumerate(rounds, start=ROUNDS - len(rounds)):
+            for task, numbers in each.by_task.items():
+                history[:, tasks[task], column] = numbers
+        scores, walk = compared(history[0], history[1], history[2], np.asarray(self.walk))
+        widest = int(np.argmax(scores))
+        score = max(0.0, float(scores[widest]))
+        since = rounds[-min(WINDOWS[widest], len(rounds))].number if score > 0 else None
+        return replace(self, rounds=rounds, walk=float(walk), score=score, since=since)
 
-    def accepting(self) -> SuccessWatch:
-        """Returns the watch that takes the success of the newest rounds for the usual one."""
-        return replace(self, levels={}, score=0.0, since=None)._taken_in(0)
+    def accepting(self) -> Self:
+        """Returns the watch that takes the success of the rounds of the fall for the usual one."""
+        return self._with([each for each in self.rounds if self.since is not None and each.number >= self.since])
 
-    def forgetting(self) -> SuccessWatch:
-        """Returns the watch without the newest rounds, whose weights were taken back."""
-        return replace(self, waiting=(), score=0.0, since=None)
+    def forgetting(self) -> Self:
+        """Returns the watch without the rounds of the fall, whose weights were taken back."""
+        return self._with([each for each in self.rounds if self.since is None or each.number < self.since])
 
-    def _taken_in(self, delay: int) -> SuccessWatch:
-        """Takes in waiting rounds but the newest ``delay``; none while a fall is suspected."""
-        if self.score > SUSPECTED:
-            return replace(self, waiting=self.waiting[-4 * DELAY_ROUNDS :])
-        old, new = self.waiting[: len(self.waiting) - delay], self.waiting[len(self.waiting) - delay :]
-        if len(self.waiting) <= delay:
-            return self
-        levels = dict(self.levels)
-        for round_ in old:
-            for task, means in round_.items():
-                levels[task] = levels.get(task, Level()).after(means)
-        return replace(self, levels=levels, waiting=new)
+    def _with(self, rounds: Sequence[OwnRound]) -> Self:
+        return replace(self, rounds=tuple(rounds), score=0.0, since=None)
 
     def snapshot(self) -> dict[str, Any]:
         return {
-            "levels": {task: [each.mean, each.variance, each.groups] for task, each in self.levels.items()},
-            "waiting": [{task: list(means) for task, means in each.items()} for each in self.waiting],
+            "rounds": [
+                [each.number, {task: list(numbers) for task, numbers in each.by_task.items()}] for each in self.rounds
+            ],
+            "walk": self.walk,
             "score": self.score,
             "since": self.since,
         }
 
     @classmethod
-    def restored(cls, snapshot: Mapping[str, Any]) -> SuccessWatch:
-        return cls(
-            {task: Level(*map(float, each)) for task, each in snapshot["levels"].items()},
-            tuple({task: tuple(map(float, means)) for task, means in each.items()} for each in snapshot["waiting"]),
-            float(snapshot["score"]),
-            snapshot["since"],
+    def restored(cls, snapshot: Mapping[str, Any]) -> Self:
+        rounds = tuple(
+            OwnRound(int(number), {task: (float(n), float(s), float(q)) for task, (n, s, q) in by_task.items()})
+            for number, by_task in snapshot["rounds"]
         )
+        return cls(rounds, float(snapshot["walk"]), float(snapshot["score"]), snapshot["since"])

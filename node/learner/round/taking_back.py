@@ -55,7 +55,8 @@ class TakingBack:
         )
         if harm is None:
             return False
-        state.imitation.forget(harm.peers)
+        if not harm.suspected or harm.weights_of_round is not None:
+            state.imitation.forget(harm.peers)  # answers of peers that are only suspected rest until these are proven
         self._report(Fault(time_seconds=self._clock(), kind="harm", detail=str(harm), round=state.round, fatal=False))
         if harm.weights_of_round is None:
             return False

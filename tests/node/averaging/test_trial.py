@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from node.averaging.trial import MAX_SUM, MIN_SHARE, REMEMBERED, TRIAL_ROUNDS, compared, sum_after, with_groups
+from node.averaging.trial import MAX_SUM, MIN_SHARE, REMEMBERED, compared, sum_after, with_groups
 
 COMPLETIONS = 8
 
@@ -23,35 +23,22 @@ def groups(random: Random, success: float, count: int) -> list[float]:
 def test_a_collapse_from_half_to_nothing_is_seen_in_one_round_of_eight_groups() -> None:
     random = Random(1)
     before = {"a": groups(random, 0.5, 32), "b": groups(random, 0.5, 32)}
-    assert compared(before, {"a": [0.0] * 4, "b": [0.0] * 4}).is_harm
-
-
-def test_chance_alone_takes_few_honest_steps_back() -> None:
-    random, taken_back = Random(2), 0
-    for _ in range(1000):
-        before = {task: groups(random, 0.4, REMEMBERED) for task in "abcd"}
-        since: dict[str, tuple[float, ...]] = {}
-        for _ in range(TRIAL_ROUNDS):
-            since = with_groups(since, {task: groups(random, 0.4, 2) for task in "abcd"}, most=None)
-            if compared(before, since).is_harm:
-                taken_back += 1
-                break
-    assert taken_back <= 20
+    assert compared(before, {"a": [0.0] * 4, "b": [0.0] * 4}, 1).is_harm
 
 
 def test_a_task_that_becomes_easier_hides_no_harm_to_another_by_its_number_alone() -> None:
     before = {"a": [0.9, 1.0] * 8, "b": [0.1, 0.0] * 8}
     only_the_hard_one_was_drawn = {"b": [0.0, 0.1] * 8}
-    assert compared(before, only_the_hard_one_was_drawn).change == pytest.approx(0.0)
+    assert compared(before, only_the_hard_one_was_drawn, 5).change == pytest.approx(0.0)
 
 
 def test_small_harm_is_left_to_learning_and_without_a_past_nothing_is_judged() -> None:
     before = {"a": [0.5, 0.6] * 16}
     slightly = {"a": [0.55 * (1.0 - 0.5 * MIN_SHARE)] * 500}
-    found = compared(before, slightly)
+    found = compared(before, slightly, 5)
     assert found.change < 0.0 and not found.is_harm
-    assert compared({}, {"a": [0.0] * 100}).score == 0.0
-    assert compared({"a": [1.0, 1.0]}, {"a": [0.0] * 100}).groups == 0
+    assert compared({}, {"a": [0.0] * 100}, 5).score == 0.0
+    assert compared({"a": [1.0, 1.0]}, {"a": [0.0] * 100}, 5).groups == 0
 
 
 def test_steady_harm_of_one_deviation_a_step_is_found_in_about_ten_and_good_steps_buy_no_credit() -> None:

@@ -91,7 +91,7 @@ def test_poisoner_is_found_by_own_success_and_the_weights_go_back_to_before_it()
     assert run.copies[harm.weights_of_round].restored
     assert not run.guard.admits(run.number + 1)("eve")
     assert run.guard.state.standings.of("bob").proven
-    assert "eve" in str(harm) and "back to the weights" in str(harm)
+    assert "eve" in str(harm) and f"the weights are those of round {harm.weights_of_round} again" in str(harm)
 
 
 def test_sleeper_with_full_influence_loses_it_within_a_few_rounds() -> None:
@@ -104,8 +104,8 @@ def test_sleeper_with_full_influence_loses_it_within_a_few_rounds() -> None:
 
 def test_small_fall_takes_influence_and_leaves_the_weights() -> None:
     run = Run()
-    run.rounds(30, 0.8, group("bob"))
-    harms = run.rounds(40, 0.64, group("bob"))
+    run.rounds(30, 0.95, group("bob"))
+    harms = run.rounds(40, 0.76, group("bob"))
     assert harms and all(harm.weights_of_round is None for harm in harms)
     assert harms[0].peers == ("bob",)
 

@@ -12,7 +12,7 @@ import torch
 from node.checkpoints.checkpoints import read_newest
 from node.configuration import LearnerSection
 from node.events import Fault
-from node.learner.influence.watch import Level, SuccessWatch
+from node.learner.influence.watch import OwnRound, SuccessWatch
 from node.learner.state.persistence import restore
 from tests.node.learner.letter_node import MemorySwarm, Node, right_group
 
@@ -45,11 +45,12 @@ def test_weights_go_back_to_before_the_fall_and_the_engine_gets_them(swarm: Memo
     before = weights(node)
     assert kept_round == node.learner.state.round
 
-    usual = {task: Level(0.95, 0.05, 64.0) for task in ("first", "again")}  # far above what this policy achieves
-    influence.watch = SuccessWatch(usual)
+    usual = dict.fromkeys(("first", "again"), (16.0, 15.2, 14.6))  # .95, far above what this policy achieves
+    number = node.learner.state.round
+    influence.watch = SuccessWatch(tuple(OwnRound(each, usual) for each in range(number - 8, number)))
     rounds_until(node, swarm, lambda: "harm" in node.faults())
     (harm,) = [event for event in node.events if isinstance(event, Fault) and event.kind == "harm"]
-    assert f"back to the weights of {kept_round}" in harm.detail and "eve" in harm.detail
+    assert f"the weights are those of round {kept_round} again" in harm.detail and "eve" in harm.detail
     for name, tensor in weights(node).items():
         assert torch.equal(tensor, before[name])
     assert not influence.standings.of("eve").proven

@@ -22,41 +22,33 @@ def rounds_until(score: float, success: float, fallen: float, seed: int, *, befo
     return 99
 
 
-@pytest.mark.parametrize(("success", "fallen", "most"), [(0.5, 0.05, 5), (0.7, 0.35, 8), (0.35, 0.1, 12)])
+@pytest.mark.parametrize(("success", "fallen", "most"), [(0.5, 0.05, 4), (0.7, 0.35, 8), (0.35, 0.1, 12)])
 def test_a_large_fall_is_seen_within_a_few_rounds(success: float, fallen: float, most: int) -> None:
     assert max(rounds_until(HARM, success, fallen, seed) for seed in range(12)) <= most
     assert max(rounds_until(HARM_OF_NEWCOMERS, success, fallen, seed) for seed in range(12)) <= most
-
-
-@pytest.mark.parametrize("success", [0.1, 0.5, 0.9])
-def test_steady_success_raises_hardly_any_alarm(success: float) -> None:
-    alarms = 0
-    for seed in range(4):
-        rng, watch = Random(seed), SuccessWatch()
-        for number in range(1, 501):
-            watch = watch.after_round(number, own_groups(rng, success, 16))
-            if watch.score >= HARM:
-                alarms, watch = alarms + 1, watch.accepting()
-    assert alarms <= 2  # in 2000 rounds
-
-
-def test_rising_success_raises_none() -> None:
-    rng, watch = Random(3), SuccessWatch()
-    for number in range(1, 300):
-        watch = watch.after_round(number, own_groups(rng, min(0.9, 0.05 + number / 200), 16))
-        assert watch.score < HARM
 
 
 def test_what_was_lost_is_the_share_of_the_usual_success() -> None:
     rng, watch = Random(5), SuccessWatch()
     for number in range(1, 40):
         watch = watch.after_round(number, own_groups(rng, 0.6, 32))
-    assert watch.lost_share(3) == pytest.approx(0.0, abs=0.3)
+    assert watch.lost_share(3) < 0.3
     for number in range(40, 43):
         watch = watch.after_round(number, own_groups(rng, 0.01, 32))
-    assert watch.lost_share(3) > 0.8
-    assert watch.since is not None and 38 <= watch.since <= 41
-    assert watch.accepting().score == 0 and watch.forgetting().levels == watch.levels
+    assert watch.lost_share(3) > 0.6
+    assert watch.since in (39, 40)
+    assert watch.forgetting().rounds == tuple(each for each in watch.rounds if each.number < watch.since)
+    assert watch.accepting().rounds == tuple(each for each in watch.rounds if each.number >= watch.since)
+    assert watch.accepting().score == watch.forgetting().score == 0
+
+
+def test_rounds_of_other_tasks_are_not_compared() -> None:
+    watch = SuccessWatch()
+    for number in range(1, 20):
+        watch = watch.after_round(number, [("easy", [1.0, 1.0])] * 16)
+    for number in range(20, 30):
+        watch = watch.after_round(number, [("hard", [0.0, 0.0])] * 16)
+        assert watch.score == 0 and watch.since is None
 
 
 def test_a_watch_survives_a_checkpoint() -> None:

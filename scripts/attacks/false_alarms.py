@@ -1,0 +1,211 @@
+"""How often the two judges of own success accuse honest peers, and how soon they find a fall, simulated.
+
+The watch (``node.learner.influence.watch``) compares rounds, averaging's trial (``node.averaging.trial``) an outer step
+with what was before it. Here own groups are drawn: of each prompt a success p' ~ Beta(κp, κ(1 − p)) around its task's
+p, and of p' as many completions as a group has. p stays, rises, walks at random (reflected at 0 and 1; all tasks
+together, or each by itself), or falls. Nobody attacks but where a fall is named.
+
+    python -m scripts.attacks.false_alarms              # five minutes: each rate, and each delay
+    python -m scripts.attacks.false_alarms --runs 4000  # 1.6 million rounds a rate: nine days at two a second
+    python -m scripts.attacks.false_alarms --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.averaging.guard import AveragingGuard, OwnGroup, StepTrial
+from node.averaging.trial import TRIAL_ROUNDS
+from node.learner.influence.watch import FIRST_WALK, HARM, HARM_OF_NEWCOMERS, ROUNDS, compared
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from swarm.averaging.norm_history import FamilyPast
+
+Array = NDArray[np.float64]
+Success = Callable[[np.random.Generator, Array, int], Array]  # (draws, p of (runs, tasks), round) -> the next p
+
+RUNS: Final = 1000  # of 400 rounds; as many outer steps
+LENGTH: Final = 400  # rounds
+JOINING: Final = slice(60, 120)  # rounds in which a peer that joined at 60 is a newcomer, and 50 more
+BEFORE_FALL: Final = 100  # rounds
+AFTER_FALL: Final = 40
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a learner generates in a round."""
+
+    tasks: int = 6
+    groups: int = 16
+    completions: int = 8
+    kappa: float = 2.0  # 2: many prompts nearly always or never succeed; 50: prompts are alike
+
+    def __str__(self) -> str:
+        alike = ", prompts alike" if self.kappa > 10 else ""
+        tasks = "1 task" if self.tasks == 1 else f"{self.tasks} tasks"
+        return f"{tasks}, {self.groups} groups of {self.completions}{alike}"
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    success: float  # p in the first round
+    moves: Success
+    bar: float  # P(a false alarm in 400 rounds) at most
+
+
+def stays(draws: np.random.Generator, p: Array, number: int) -> Array:
+    return p
+
+
+def walks(step: float, *, together: bool) -> Success:
+    def moved(draws: np.random.Generator, p: Array, number: int) -> Array:
+        p = np.abs(p + draws.normal(0.0, step, (len(p), 1) if together else p.shape))
+        return 1.0 - np.abs(1.0 - p)
+
+    return moved
+
+
+def rises(draws: np.random.Generator, p: Array, number: int) -> Array:
+    return np.minimum(0.9, p + 0.005)
+
+
+def own_groups(draws: np.random.Generator, node: Node, p: Array, number: int) -> Iterator[tuple[int, Array]]:
+    """Yields the groups of a round, tasks in turn: the task, and the mean reward in each run."""
+    for group in range(number * node.groups, (number + 1) * node.groups):
+        of_task = np.clip(p[:, group % node.tasks], 1e-3, 1 - 1e-3)
+        of_prompt = draws.beta(node.kappa * of_task, node.kappa * (1 - of_task))
+        yield group % node.tasks, draws.binomial(node.completions, of_prompt) / node.completions
+
+
+def scores(node: Node, start: float, moves: Success, *, runs: int, rounds: int, seed: int) -> Array:
+    """Returns the watch's score after each round of each run, (rounds, runs). No alarm is acted on."""
+    draws = np.random.default_rng(seed)
+    history = np.zeros((3, runs, node.tasks, ROUNDS))
+    walk, p, found = np.full(runs, FIRST_WALK**2), np.full((runs, node.tasks), start), []
+    for number in range(rounds):
+        p = moves(draws, p, number)
+        history[..., :-1] = history[..., 1:]
+        history[..., -1] = 0.0
+        for task, means in own_groups(draws, node, p, number):
+            history[:, :, task, -1] += np.stack([np.ones_like(means), means, means**2])
+        each, walk = compared(history[0], history[1], history[2], walk)
+        found.append(each.max(axis=-1))
+    return np.array(found)
+
+
+def share_of_steps_lost(node: Node, start: float, moves: Success, *, steps: int, seed: int) -> float:
+    """Returns the share of honest outer steps that averaging's guard takes back, with a partner's sum carried along."""
+    draws = np.random.default_rng(seed)
+    guard, p, lost, number, taken = AveragingGuard(), np.full((1, node.tasks), start), 0, 0, 0
+    while taken < steps:
+        if number % (TRIAL_ROUNDS + 1) == TRIAL_ROUNDS:
+            guard.began(StepTrial("honest", b"", number, number + 1, {}, FamilyPast()))
+            taken += 1
+        number += 1
+        p = moves(draws, p, number)
+        means = [(f"task-{task}", float(mean[0])) for task, mean in own_groups(draws, node, p, number)]
+        if guard.observe([OwnGroup(task, number, [mean]) for task, mean in means]) is not None:
+            lost += 1
+            guard.failed(number + 1, 0.0)
+            guard.partners.clear()  # it is asked again, where a node would wait for a day
+    return lost / steps
+
+
+NODES: Final = (
+    Node(),
+    Node(tasks=1),
+    Node(tasks=20),
+    Node(groups=32),
+    Node(completions=4, kappa=50.0),
+    Node(tasks=1, completions=4),
+)
+CASES: Final = (
+    *(Case(f"success stays {p}", p, stays, 0.01) for p in (0.05, 0.2, 0.5, 0.9)),
+    Case("rises from .1 to .9", 0.1, rises, 0.01),
+    Case("walks by .01 a round, tasks together", 0.4, walks(0.01, together=True), 0.01),
+    Case("walks by .01 a round, each task", 0.4, walks(0.01, together=False), 0.01),
+    Case("walks by .02 a round, tasks together", 0.4, walks(0.02, together=True), 0.1),
+)
+FALLS: Final[tuple[tuple[str, float, Callable[[float, int], float]], ...]] = (
+    ("falls by half at once", 0.5, lambda p, after: p / 2),
+    ("falls by a quarter at once", 0.5, lambda p, after: 0.75 * p),
+    ("falls by a quarter at once", 0.7, lambda p, after: 0.75 * p),
+    ("falls by half at once", 0.2, lambda p, after: p / 2),
+    ("falls by .02 a round", 0.5, lambda p, after: max(0.0, p - 0.02 * after)),
+    ("falls by .02 a round", 0.2, lambda p, after: max(0.0, p - 0.02 * after)),
+)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """False alarms of one node in one case."""
+
+    in_a_million: float  # rounds, begun alarms
+    share_of_runs: float  # of ``LENGTH`` rounds, that have one
+    after_joining: float  # share of runs that accuse newcomers in ``JOINING``
+    steps_lost: float  # share of averaging's honest steps
+
+
+def rates(node: Node, case: Case, *, runs: int, steps: int, seed: int) -> Rates:
+    found = scores(node, case.success, case.moves, runs=runs, rounds=LENGTH, seed=seed)
+    above = found >= HARM
+    begun = np.sum(above[1:] & ~above[:-1]) + np.sum(above[0])
+    return Rates(
+        in_a_million=float(1e6 * begun / found.size),
+        share_of_runs=float(np.mean(above.any(0))),
+        after_joining=float(np.mean((found[JOINING] >= HARM_OF_NEWCOMERS).any(0))),
+        steps_lost=share_of_steps_lost(node, case.success, case.moves, steps=steps, seed=seed),
+    )
+
+
+def delays(node: Node, start: float, fallen: Callable[[float, int], float], bar: float, *, runs: int) -> Array:
+    """Returns for each run how many rounds after a fall the score comes to ``bar``; infinity: not in ``AFTER_FALL``."""
+
+    def moves(draws: np.random.Generator, p: Array, number: int) -> Array:
+        return np.full_like(p, start if number < BEFORE_FALL else fallen(start, number - BEFORE_FALL + 1))
+
+    found = scores(node, start, moves, runs=runs, rounds=BEFORE_FALL + AFTER_FALL, seed=1)[BEFORE_FALL:] >= bar
+    return np.where(found.any(0), found.argmax(0) + 1, np.inf)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"of {LENGTH} rounds for each rate")
+    add_json_flag(parser)
+    arguments = parser.parse_args()
+    figures = []
+    for case in CASES:
+        of_nodes = []
+        for node in NODES:
+            of_nodes.append(rates(node, case, runs=arguments.runs, steps=arguments.runs, seed=0))
+            print(f"{case.name}; {node}: {of_nodes[-1]}", file=sys.stderr)
+        usual, worst = of_nodes[0], max(of_nodes, key=lambda each: each.in_a_million)
+        joining, lost = max(each.after_joining for each in of_nodes), max(each.steps_lost for each in of_nodes)
+        bar = f"≤ {case.bar}"
+        figures += [
+            Figure(f"{case.name}: false alarms in a million rounds, {NODES[0]}", usual.in_a_million, "", "lower"),
+            Figure(f"{case.name}: the same, worst of {len(NODES)} kinds of node", worst.in_a_million, "", "lower"),
+            Figure(f"{case.name}: in {LENGTH} rounds, worst", worst.share_of_runs, "of runs", "lower", bar),
+            Figure(f"{case.name}: newcomers, in 60 rounds after one joined, worst", joining, "of runs", "lower", bar),
+            Figure(f"{case.name}: averaging's honest steps lost, worst", lost, "of steps", "lower", bar),
+        ]
+    for name, start, fallen in FALLS:
+        for bar_, whose in ((HARM, ""), (HARM_OF_NEWCOMERS, ", with newcomers")):
+            took = delays(NODES[0], start, fallen, bar_, runs=max(1, arguments.runs // 4))
+            title = f"success {start} {name}{whose}"
+            seen = float(np.mean(np.isfinite(took)))
+            figures.append(Figure(f"{title}: seen within {AFTER_FALL} rounds", seen, "of runs", "higher"))
+            if seen > 0.5:
+                figures.append(Figure(f"{title}: median", float(np.median(took)), "rounds", "lower"))
+    report("false alarms", figures, as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    main()

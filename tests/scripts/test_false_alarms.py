@@ -1,0 +1,28 @@
+"""The watch and averaging's trial accuse honest peers as seldom as they say, and find a fall as soon."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from node.learner.influence.watch import HARM, HARM_OF_NEWCOMERS
+from scripts.attacks.false_alarms import CASES, FALLS, NODES, Case, Node, delays, rates
+
+RUNS = 100  # of 400 rounds
+STEPS = 200
+
+
+@pytest.mark.parametrize("node", [NODES[0], NODES[-1]], ids=str)
+@pytest.mark.parametrize("case", [CASES[2], CASES[3], CASES[4], CASES[5]], ids=lambda case: case.name)
+def test_false_alarms_are_at_most_twice_as_frequent_as_documented(case: Case, node: Node) -> None:
+    found = rates(node, case, runs=RUNS, steps=STEPS, seed=11)
+    assert found.share_of_runs <= 2 * case.bar
+    assert found.after_joining <= 2 * case.bar
+    assert found.steps_lost <= 2 * case.bar
+
+
+@pytest.mark.parametrize(("fall", "most"), [(0, 6), (4, 16), (5, 16)])
+def test_a_fall_is_found_as_soon_as_documented(fall: int, most: int) -> None:
+    _, start, fallen = FALLS[fall]
+    assert np.median(delays(NODES[0], start, fallen, HARM, runs=40)) <= most
+    assert np.median(delays(NODES[0], start, fallen, HARM_OF_NEWCOMERS, runs=40)) <= most
