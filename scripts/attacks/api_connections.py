@@ -9,7 +9,6 @@ learner is killed: does the node still answer, write its metrics, and start the 
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
@@ -25,7 +24,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 
 STARLING: Final = (sys.executable, "-m", "node.cli.main")
 DESCRIPTORS: Final = 1024
@@ -144,8 +143,7 @@ def readers_of_another_user(node: Victim) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_json_flag(parser)
+    parser = figures_parser(__doc__)
     arguments = parser.parse_args()
     with victim() as node:
         with ExitStack() as stack:

@@ -12,7 +12,6 @@ strangers; then a fifth honest replica comes, and the virtual minutes until its 
 
 from __future__ import annotations
 
-import argparse
 import math
 import tempfile
 from collections.abc import Mapping
@@ -32,7 +31,7 @@ from protocol.messages import Heartbeat
 from protocol.streams.averaging_messages import AVERAGING_PROTOCOL, Accept, Decline, Have, Offer, Propose
 from protocol.weights.dense_weights import ENCODING, encode_dense
 from protocol.weights.tensor_layout import TensorLayout
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm import api
 from swarm.averaging.weight_exchange import Conversation
 from swarm.averaging.weights_difference import Difference, measure_difference
@@ -207,12 +206,11 @@ def measured(minutes: float, strangers: int, kind: str | None, seed: int) -> tup
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = figures_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=60.0, help="of virtual time under attack (default 60)")
     parser.add_argument("--strangers", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", choices=list(KINDS), help="strangers of this kind alone")
-    add_json_flag(parser)
     options = parser.parse_args()
     calm, alone = measured(options.minutes, 0, None, options.seed)
     figures = [

@@ -18,7 +18,6 @@ replicas; steps that were taken back; all as shares of those with eight honest r
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -39,7 +38,7 @@ from node.averaging.rules import AveragingStep, DenseRule, State, from_bf16_bits
 from node.policy.policy import Policy
 from protocol.weights.dense_weights import open_dense
 from protocol.weights.tensor_layout import TensorLayout
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.build_models import teaching_batch
 from scripts.experiments import models
 from scripts.experiments.harness.experiment import Condition, Measuring, run_plan
@@ -238,12 +237,11 @@ def figures_of(kind: str, runs: Sequence[dict[str, float]], clean: Sequence[dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = figures_parser(__doc__)
     parser.add_argument("--only", action="append", choices=KINDS, help="these attacks alone, and the clean run")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
-    add_json_flag(parser)
     options = parser.parse_args()
     models.ensure(models.STUDENT)
     seeds = range(options.first_seed, options.first_seed + options.seeds)

@@ -20,7 +20,7 @@ from protocol.errors import TransportError
 from protocol.identity import NodeKey
 from scripts import REPOSITORY
 from scripts.bench.common.process_memory import process_memory
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.host import Stream
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 
@@ -84,11 +84,10 @@ async def _attack_once(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = figures_parser(__doc__)
     parser.add_argument("--connections", type=int, default=12)
     parser.add_argument("--streams", type=int, default=100)
     parser.add_argument("--be-attacked", action="store_true", help=argparse.SUPPRESS)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     if arguments.be_attacked:
         anyio.run(be_attacked, backend="trio")

@@ -23,7 +23,7 @@ import trio.testing
 
 from protocol.errors import DeadlineError
 from protocol.identity import NodeKey
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers.peer_exchange import PeerExchange
 from swarm.peers.peering import Peering
@@ -110,11 +110,10 @@ async def play(liars: int, arguments: argparse.Namespace) -> tuple[float, Dead]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--liars", type=int, default=2)
     parser.add_argument("--honest", type=int, default=6)
     parser.add_argument("--storm", action="store_true", help="all dead addresses are at one IP address")
-    add_json_flag(parser)
     arguments = parser.parse_args()
     clock = trio.testing.MockClock
     calm_seconds, _ = trio.run(play, 0, arguments, clock=clock(autojump_threshold=0))

@@ -10,7 +10,6 @@ resident memory at the peak, the longest wait for a status, and the CPU seconds 
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import threading
@@ -34,7 +33,7 @@ from protocol.identity import NodeKey
 from protocol.meeting_points import gossip_topic
 from protocol.messages import GroupAdvert, PromptRef, RolloutAdvert
 from scripts.bench.common.process_memory import ProcessMemory, forget_peak, process_memory
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.client import SwarmClient
 from swarm.host import Stream
@@ -227,9 +226,8 @@ async def send(stream: Stream, pieces: Iterable[bytes]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--only", nargs="*", choices=KINDS, metavar="KIND", default=list(KINDS))
-    add_json_flag(parser)
     arguments = parser.parse_args()
     figures = []
     for kind in arguments.only:

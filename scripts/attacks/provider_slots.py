@@ -40,7 +40,7 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from protocol.errors import StarlingError
 from protocol.identity import NodeKey
 from protocol.meeting_points import multihash
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.hosts.libp2p.libp2p_host import CONNECTIONS, Libp2pHost
 from swarm.hosts.libp2p.provider_records import LOT_SECONDS, BoundedProviders
 
@@ -158,14 +158,13 @@ def report_store(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--sybils", type=int, default=300)
     parser.add_argument("--honest", type=int, default=5)
     parser.add_argument("--lookups", type=int, default=8)
     parser.add_argument("--stay", action="store_true", help="the identities stay connected")
     parser.add_argument("--store", action="store_true", help="only the store of records, without sockets")
     parser.add_argument("--known", action="store_true", help="the attacked host keeps the members for certain")
-    add_json_flag(parser)
     arguments = parser.parse_args()
     if arguments.store:
         report_store(arguments)

@@ -27,7 +27,7 @@ import trio
 
 from protocol.errors import StarlingError
 from protocol.identity import NodeKey
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.host import HandshakeReply, Stream
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 
@@ -138,14 +138,13 @@ async def attack(address: str, arguments: argparse.Namespace) -> tuple[list[floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--victim", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--private", action="store_true", help="attack a host of a private cluster")
     parser.add_argument("--kind", choices=sorted(FIRST_BYTES), default="silent")
     parser.add_argument("--sockets", type=int, default=1500)
     parser.add_argument("--rate", type=float, default=500.0, help="connections that the attacker opens a second")
     parser.add_argument("--joins", type=int, default=20)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, 4 * arguments.sockets + 1024), files))

@@ -32,7 +32,7 @@ from protocol.meeting_points import gossip_topic
 from protocol.streams.averaging_messages import AVERAGING_PROTOCOL, Accept, Decline, Have, Offer, Propose
 from protocol.weights.dense_weights import ENCODING
 from scripts.attacks.sybils import SYBILS_FIRST_NETWORK, capture_lookups
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.shared_opening import SharedOpening
 from scripts.bench.scale.activity import LAYOUT, group, weights
 from scripts.bench.scale.swarm_node import EPOCH, FAMILY, HEARTBEAT_SECONDS, SWARM_ID, heartbeat, new_service
@@ -342,14 +342,13 @@ def figures_of(calm: Outcome, siege: Outcome) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = figures_parser(__doc__)
     parser.add_argument("--sybils", type=int, default=300)
     parser.add_argument("--networks", type=int, default=2, help="/24 networks from which the identities come")
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--joiners", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=3.0, help="of virtual time, from the first joiner on")
     parser.add_argument("--seed", type=int, default=1)
-    add_json_flag(parser)
     options = parser.parse_args()
     calm, siege = played(0, options), played(options.sybils, options)
     report(f"{options.sybils} identities beside members", figures_of(calm, siege), as_json=options.json)

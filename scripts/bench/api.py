@@ -8,7 +8,6 @@ see the same machine; steps are the learner's own round events. The client runs 
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
@@ -20,7 +19,7 @@ import threading
 import time
 from typing import IO
 
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 
 STARLING = (sys.executable, "-m", "node.cli.main")
 REQUESTS_PER_SECOND = 50
@@ -29,11 +28,10 @@ WARM_ROUNDS = 20
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = figures_parser(__doc__)
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="of requests; as many seconds again pass without requests"
     )
-    add_json_flag(parser)
     arguments = parser.parse_args()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

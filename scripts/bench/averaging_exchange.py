@@ -28,7 +28,7 @@ from node.averaging.rules import AveragingRule, CompressedRule, DenseRule
 from scripts.bench.common.averaging_ours import starling_rounds
 from scripts.bench.common.averaging_round import AveragingRound
 from scripts.bench.common.compute_process import ensure_compute_environment
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.slow_network import NoSlowNetworkError, slow_network
 from scripts.bench.contenders.averaging_contender import hivemind_rounds
 from scripts.bench.contenders.hivemind_environment import prepare_hivemind
@@ -94,13 +94,12 @@ def ratios(measured: Measured, count: int) -> list[Figure]:
 
 def main() -> None:
     ensure_compute_environment()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--against", choices=["hivemind"], help="also measure hivemind, in its own environment")
     parser.add_argument("--peers", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--parameters", type=int, default=10_000_000)
     parser.add_argument("--megabits", type=float, default=50.0, help="a second, each way")
-    add_json_flag(parser)
     arguments = parser.parse_args()
     if arguments.against:
         prepare_hivemind()

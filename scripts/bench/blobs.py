@@ -32,7 +32,7 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from protocol.identity import NodeKey
 from protocol.limits import CHUNK_BYTES
 from scripts import REPOSITORY
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.api import Wanted
 from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
@@ -112,11 +112,10 @@ async def measure(there: dict[str, str], size: int, rounds: int, directory: Path
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = figures_parser(__doc__)
     parser.add_argument("--mib", type=int, default=64, help="size of the blob")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     size = arguments.mib << 20
     if arguments.serve:

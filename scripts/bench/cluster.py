@@ -17,7 +17,6 @@ the first round in which it learnt from a rollout of the founder.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -36,7 +35,7 @@ from protocol.cluster.invite import decode_invite, encode_invite
 from protocol.errors import RefusedError
 from protocol.identity import NodeKey
 from scripts.bench.common.process_memory import process_memory
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.cluster.cluster_files import cluster_files, found_cluster
 from swarm.cluster.joining import Newcomer
@@ -241,9 +240,8 @@ def new_node(directory: Path) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=90.0, help="at most so many seconds of strangers")
-    add_json_flag(parser)
     flags = parser.parse_args()
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="st-") as folder:

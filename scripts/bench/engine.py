@@ -11,20 +11,16 @@ at temperature 1 from the full distribution, log-probabilities kept:
           published model's shape with random weights (``common.vllm_decoding``)
   drafts  on request: the default swarm's tasks, answered by a built-in model, fresh and trained; the engine with
           guesses from earlier answers against the engine without (``common.draft_decoding``)
-  early   on request: rounds of a learner whose engine has a process of its own; learning that begins beside it against
-          learning that waits for its end (``common.early_rounds``), at several ``--early-rows``
 The contenders take turns, round after round, on the same number of threads; the figures are medians over the rounds.
 With ``--busy N``, N processes that compute without end run beside the counted rounds (of ``group``, beside all).
 
-    python -m scripts.bench.engine [--workloads mixed fixed group protocol drafts early] [--busy 8] [--against vllm]
-                                   [--json]
+    python -m scripts.bench.engine [--workloads mixed fixed group protocol drafts] [--busy 8] [--against vllm] [--json]
 
 ``--against vllm`` uses what ``starling engine install vllm`` has installed, and installs it (3.5 GB) if it is missing.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
@@ -48,17 +44,16 @@ from scripts.bench.common.busy import busy_processes
 from scripts.bench.common.compute_process import ensure_compute_environment
 from scripts.bench.common.draft_decoding import SHAPES as DRAFT_SHAPES
 from scripts.bench.common.draft_decoding import measure_drafts
-from scripts.bench.common.early_rounds import measure_early
 from scripts.bench.common.generation_turns import COMPLETIONS, GenerateOnce, Workload, engine_round, measure, vllm_round
 from scripts.bench.common.group_decoding import GroupShape, measure_groups
 from scripts.bench.common.published_shapes import SHAPES
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.small_qwen3 import small_qwen3
 from scripts.bench.contenders.vllm_contender import vllm_worker
 
 CHARACTERS: Final = 98  # and <pad>, <eos>: a vocabulary of 100
 WORKLOADS: Final = ("mixed", "fixed", "group", vllm_decoding.NAME)
-ON_REQUEST: Final = ("drafts", "early")  # take ten minutes
+ON_REQUEST: Final = "drafts"  # takes ten minutes
 GROUP_SHAPE: Final = GroupShape(
     layers=8, hidden=256, heads=8, kv_heads=8, prompts=8, prompt_tokens=512, answer_tokens=64
 )
@@ -151,11 +146,11 @@ def figures_of(work: Workload, speeds: dict[str, float]) -> list[Figure]:
 
 def main() -> None:
     ensure_compute_environment()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--against", choices=["vllm"], help="also measure vLLM, in its own environment")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--workloads", nargs="+", choices=[*WORKLOADS, *ON_REQUEST], default=list(WORKLOADS))
+    parser.add_argument("--workloads", nargs="+", choices=[*WORKLOADS, ON_REQUEST], default=list(WORKLOADS))
     parser.add_argument("--busy", type=int, default=0, metavar="N", help="run N processes that compute without end")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="SmolLM2-135M", help="of protocol's model")
     parser.add_argument("--shape-layers", type=int, help="the first layers of that alone")
@@ -163,13 +158,10 @@ def main() -> None:
         "--draft-models", nargs="+", choices=list(DRAFT_SHAPES), default=list(DRAFT_SHAPES), help="of drafts"
     )
     parser.add_argument("--training-rounds", type=int, default=200, help="of drafts' trained model")
-    parser.add_argument("--early-rows", type=int, nargs="+", default=[32, 128], help="of early's engine")
-    parser.add_argument("--apart", action="store_true", help="early: quotas of their own for learner and engine")
     sizes = parser.add_argument_group("the group workload's sizes")
     for field in fields(GroupShape):
         flag = f"--{field.name.replace('_', '-')}"
         sizes.add_argument(flag, type=int, default=getattr(GROUP_SHAPE, field.name))
-    add_json_flag(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
@@ -193,16 +185,10 @@ def main() -> None:
         if vllm_decoding.NAME in arguments.workloads and arguments.against == "vllm":
             sizes_of = (arguments.shape, arguments.shape_layers, arguments.threads, arguments.rounds)
             figures += vllm_decoding.measure_protocol(Path(temporary), *sizes_of)
-        if "drafts" in arguments.workloads:
+        if ON_REQUEST in arguments.workloads:
             with busy_processes(arguments.busy):
                 models = arguments.draft_models
                 figures += measure_drafts(Path(temporary), models, arguments.rounds, arguments.training_rounds)
-        if "early" in arguments.workloads:
-            with busy_processes(arguments.busy):
-                for rows in arguments.early_rows:
-                    figures += measure_early(
-                        Path(temporary), CHARACTERS + 2, arguments.rounds, rows, apart=arguments.apart
-                    )
     report("engine", figures, as_json=arguments.json)
 
 

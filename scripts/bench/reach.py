@@ -1,7 +1,6 @@
 """Two homes meet: swarm processes behind routers of each kind, one public peer that relays. Linux and root only.
 
     python -m scripts.bench.reach [--only "port-restricted,symmetric"] [--host go] [--json]
-    python -m scripts.bench.reach --memory [--minutes 3] [--reservations 200] [--json]     # ``common.relay_memory``
 
 For every two kinds of router, three swarm processes in network namespaces (``common.nat_lab``): a public one, and two
 homes that know its address alone. The homes run on the host of ``--host``, the public one always on ``py``, unless
@@ -14,7 +13,6 @@ how many bytes the public peer relayed.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -26,18 +24,18 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from scripts.bench.common.home_processes import connection, fetches_newest, share_one, start_process
-from scripts.bench.common.nat_lab import ROUTABLE, ROUTABLE_IP6, nat_lab
-from scripts.bench.common.nat_routers import RouterKind
-from scripts.bench.common.relay_memory import RESERVATIONS, memory_figures
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.nat_lab import PORT, NatPlace, RouterKind, nat_lab
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.slow_network import NoSlowNetworkError
-from scripts.bench.common.swarm_processes import SwarmProcess
+from scripts.bench.common.swarm_processes import SwarmProcess, group
+from swarm import api
 from swarm.client import SwarmClient
 
 WATCH_SECONDS: Final = 60.0
 LAST_SECONDS: Final = 10.0
 BAR_SECONDS: Final = 60.0
+HEARTBEAT_SECONDS: Final = 2.0
+FETCH_SECONDS: Final = 5.0
 HOSTS: Final = ("py", "go")
 KINDS: Final = (RouterKind.FULL_CONE, RouterKind.PORT_RESTRICTED, RouterKind.CARRIER, RouterKind.SYMMETRIC)
 FURTHER: Final = (  # pairs that are tried along with all pairs of ``KINDS``
@@ -70,8 +68,7 @@ def meet(
     """``hosts`` are those of the public process and of the homes."""
     meeting = Meeting(kinds)
     with ExitStack() as stack:
-        lab = nat_lab([RouterKind.NONE, *kinds], public=ROUTABLE, public_ip6=ROUTABLE_IP6, delay_seconds=delay_seconds)
-        places = stack.enter_context(lab)
+        places = stack.enter_context(nat_lab([RouterKind.NONE, *kinds], delay_seconds=delay_seconds))
         processes: list[SwarmProcess] = []
         for number, (place, host) in enumerate(zip(places, hosts, strict=True)):
             began = time.monotonic()
@@ -82,10 +79,40 @@ def meet(
     return meeting
 
 
+def start_process(
+    number: int, place: NatPlace, known: Sequence[SwarmProcess], directory: Path, *, host: str
+) -> SwarmProcess:
+    """Starts a swarm process that knows where the ``known`` ones listen, as far as this machine's own network goes."""
+    family, loopback = ("/ip6/", "/ip6/::1/") if ":" in place.address else ("/ip4/", "/ip4/127.")
+    addresses = [address for process in known for address in process.addresses if address.startswith(family)]
+    return SwarmProcess(
+        number,
+        directory,
+        [address for address in addresses if not address.startswith(loopback)],
+        prefix=place.command([]),
+        listen=f"/ip4/0.0.0.0/tcp/{PORT}",
+        heartbeat_seconds=HEARTBEAT_SECONDS,
+        host=host,
+    )
+
+
+def connection(client: SwarmClient, peer: str) -> str:
+    """Returns how ``peer`` is connected: "direct", "relayed" or "none"."""
+    states = [each for each in client.peers() if each.peer == peer and each.connected]
+    return "none" if not states else "relayed" if states[0].relayed else "direct"
+
+
+def fetches_newest(client: SwarmClient, seen: Sequence[api.SeenGroup]) -> bool:
+    """Whether the newest of ``seen`` comes from the peer that announced it."""
+    newest = seen[-1]
+    wanted = [api.Wanted(newest.advert.blob, newest.advert.size, (newest.peer,))]
+    return client.fetch(wanted, deadline_seconds=FETCH_SECONDS)[0].is_here
+
+
 def watch(meeting: Meeting, began: float, relay: SwarmClient, one: SwarmClient, two: SwarmClient) -> None:
     first, random, relayed_before, cursor = one.status().peer, Random(0), None, 0
     while (elapsed := time.monotonic() - began) < WATCH_SECONDS:
-        share_one(one, random)
+        one.share([group(random, 256, 4, 1)])
         seen = [each for each in two.seen_groups(cursor, 100) if each.peer == first]
         if seen and meeting.fetched_seconds is None:
             cursor = seen[-1].cursor
@@ -118,22 +145,12 @@ def figures_of(meeting: Meeting) -> list[Figure]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = figures_parser(__doc__)
     parser.add_argument("--only", help='two kinds of router, such as "port-restricted,symmetric"; otherwise all pairs')
     parser.add_argument("--delay", type=float, default=0.0, metavar="MS", help="of each packet between two routers")
     parser.add_argument("--host", choices=HOSTS, default="py", help="of the two homes")
     parser.add_argument("--public-host", choices=HOSTS, default="py", help="of the public process")
-    parser.add_argument("--memory", action="store_true", help="measure the memory of starling relay instead")
-    parser.add_argument("--minutes", type=float, default=3.0, help="of --memory, with all reservations")
-    parser.add_argument("--reservations", type=int, default=RESERVATIONS, help="of --memory")
-    add_json_flag(parser)
     options = parser.parse_args(arguments)
-    if options.memory:
-        try:
-            report("reach", memory_figures(options.minutes, options.reservations), as_json=options.json)
-        except NoSlowNetworkError as error:
-            raise SystemExit(f"no namespaces here: {error}") from error
-        return
     pairs = [*combinations_with_replacement(KINDS, 2), *FURTHER]
     if options.only:
         one, _, other = options.only.partition(",")

@@ -10,7 +10,6 @@ then, and after it has ended. ``docs/reach.md`` has the figures. Needs Debian's 
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -21,14 +20,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from scripts.bench.common.nat_lab import PORT, NatPlace, nat_lab
-from scripts.bench.common.nat_routers import RouterKind
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.nat_lab import PORT, NatPlace, RouterKind, nat_lab
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.slow_network import NoSlowNetworkError, run_tool
 from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.peers.reachability import Reach
 
-PUBLIC: Final = "5.5.5"  # miniupnpd opens nothing at addresses for documentation; nothing leaves the namespaces
 GIVE_UP_SECONDS: Final = 60.0
 BAR_SECONDS: Final = 60.0
 RULES: Final = """
@@ -94,7 +91,7 @@ def opened(method: str, binary: str) -> list[Figure]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         kinds = [RouterKind.NONE] * 3 + [RouterKind.PORT_RESTRICTED]
-        *public, home = stack.enter_context(nat_lab(kinds, public=PUBLIC))
+        *public, home = stack.enter_context(nat_lab(kinds))
         stack.enter_context(opening_ports(home, method, binary, directory))
         listen = f"/ip4/0.0.0.0/tcp/{PORT}"
 
@@ -134,12 +131,11 @@ def opened(method: str, binary: str) -> list[Figure]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = figures_parser(__doc__)
     parser.add_argument(
         "--method", choices=("pcp", "upnp"), help="that the router offers; otherwise one after the other"
     )
     parser.add_argument("--miniupnpd", default="miniupnpd", help="the program, if it is not installed")
-    add_json_flag(parser)
     options = parser.parse_args(arguments)
     binary = shutil.which(options.miniupnpd)
     if binary is None:

@@ -8,7 +8,6 @@ the median. The first training step is over when the node reports the first roun
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -19,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 
 STARLING = (sys.executable, "-m", "node.cli.main")
 LISTEN = "/ip4/127.0.0.1/tcp/0"
@@ -28,9 +27,8 @@ NO_MULTICAST = {"STARLING_SWARM__LAN_DISCOVERY": "false"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = figures_parser(__doc__)
     parser.add_argument("--starts", type=int, default=3, help="nodes started one after the other")
-    add_json_flag(parser)
     arguments = parser.parse_args()
     first_steps: list[float] = []
     statuses: list[float] = []

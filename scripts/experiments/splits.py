@@ -10,7 +10,6 @@ exchanges leave some members without a way to others. No model, no network: 80 r
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from node.averaging.rules import RELEASED
 from node.averaging.weight_averager import interval
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.averaging.norm_history import FamilyPast
 
 SIZE: Final = 400
@@ -142,9 +141,8 @@ def figures(families: int) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = figures_parser(__doc__)
     parser.add_argument("--families", type=int, default=100, help="of each kind")
-    add_json_flag(parser)
     options = parser.parse_args()
     report("splits", figures(options.families), as_json=options.json)
 

@@ -169,5 +169,9 @@ def figures(language: Language, reinforced: Reinforced) -> list[Figure]:
     return found
 
 
-if __name__ == "__main__":
+def main() -> None:
     run_both(EXPERIMENT, LANGUAGE, document, figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -317,5 +317,9 @@ def run_both(
     print_figures(experiment.name, figures(language, reinforced), written=path, as_json=options.json)
 
 
-if __name__ == "__main__":
+def main() -> None:
     run_both(EXPERIMENT, LANGUAGE, document, figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,9 +13,9 @@ What a router does with the address that it translates is what decides who can m
 - IPv6 firewall: no address is translated, and no IPv4 there is; only what the home has begun is let in.
 
 All others drop what they do not expect, as the kernel's connection tracking sees it. A home is 192.168.n.2, a router or
-a public machine an address of 203.0.113.0/24, which is for documentation, unless another network is given; with IPv6
-they are 2001:db8:n::2 and 2001:db8::n. Nothing leaves the namespaces. They are named after this process, and leaving
-removes them, also after Ctrl-C. Needs ``ip`` (iproute2) and ``nft`` (nftables).
+a public machine 5.5.5.n, since software takes addresses for documentation for what they are; with IPv6 they are
+2600:5:n::2 and 2600:5::n. Nothing leaves the namespaces. They are named after this process, and leaving removes them,
+also after Ctrl-C. Needs ``ip`` (iproute2) and ``nft`` (nftables).
 """
 
 from __future__ import annotations
@@ -27,14 +27,25 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 
-from scripts.bench.common.nat_routers import RouterKind, forget_connections, router_rules
 from scripts.bench.common.slow_network import check_allowed, run_tool
 
 PORT = 4001  # of every node
-PUBLIC, PUBLIC_IP6 = "203.0.113", "2001:db8"  # for documentation
-ROUTABLE, ROUTABLE_IP6 = "5.5.5", "2600:5"  # where software must not take them for addresses for documentation
+PUBLIC, PUBLIC_IP6 = "5.5.5", "2600:5"
 FORWARDING = ("net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+
+
+class RouterKind(Enum):
+    """The router between a home and the public segment; ``NONE`` for a machine on the segment itself."""
+
+    NONE = "public"
+    FULL_CONE = "full cone"
+    PORT_RESTRICTED = "port-restricted"
+    SYMMETRIC = "symmetric"
+    CARRIER = "carrier"
+    RESETTING = "resetting"
+    IP6_FIREWALL = "IPv6 firewall"
 
 
 @dataclass(frozen=True)
@@ -55,39 +66,15 @@ class NatPlace:
         """The namespace of the router before this machine."""
         return f"{self.namespace}-router"
 
-    @property
-    def multiaddr(self) -> str:
-        return f"/ip{6 if ':' in self.address else 4}/{self.address}/tcp/{PORT}"
-
-    def forget(self) -> None:
-        """The router before this machine forgets every connection, as one that starts anew."""
-        forget_connections(self.router)
-
-    def renumber(self, public_address: str) -> None:
-        """Gives the router before this machine another public address, as a provider does over night."""
-        run_tool("ip", "-n", self.router, "address", "flush", "dev", "wan", "scope", "global")
-        _give_address(self.router, "wan", public_address)
-        forget_connections(self.router)
-
-    def move(self, address: str) -> None:
-        """Gives this machine another address in its home."""
-        run_tool("ip", "-n", self.namespace, "address", "flush", "dev", "eth0", "scope", "global")
-        _give_address(self.namespace, "eth0", address)
-        gateway = f"{address.rpartition('.')[0]}.1"
-        run_tool("ip", "-n", self.namespace, "route", "replace", "default", "via", gateway)
-
 
 @contextmanager
-def nat_lab(
-    kinds: Sequence[RouterKind], *, public: str = PUBLIC, public_ip6: str = PUBLIC_IP6, delay_seconds: float = 0.0
-) -> Iterator[list[NatPlace]]:
-    """Yields one machine for each of ``kinds``; ``public`` and ``public_ip6`` begin every public address. What crosses
-    the public segment takes ``delay_seconds``.
+def nat_lab(kinds: Sequence[RouterKind], *, delay_seconds: float = 0.0) -> Iterator[list[NatPlace]]:
+    """Yields one machine for each of ``kinds``. What crosses the public segment takes ``delay_seconds``.
 
     Raises ``NoSlowNetworkError`` where that is impossible.
     """
     check_allowed(ip="iproute2", nft="nftables")
-    lab = _Lab(f"starling-{os.getpid()}", public, public_ip6)
+    lab = _Lab(f"starling-{os.getpid()}")
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # through the end below
     try:
         lab.add_segment()
@@ -104,11 +91,9 @@ def nat_lab(
 
 
 class _Lab:
-    def __init__(self, prefix: str, public: str, public_ip6: str) -> None:
+    def __init__(self, prefix: str) -> None:
         self.made: list[str] = []
         self._prefix = prefix
-        self._public = public
-        self._public_ip6 = public_ip6
         self._segment = f"{prefix}-segment"
         self._ports: list[str] = []
         self._switch: subprocess.Popen[bytes] | None = None
@@ -130,7 +115,7 @@ class _Lab:
             self._switch.wait()
 
     def add_place(self, number: int, kind: RouterKind) -> NatPlace:
-        machine, public = f"{self._prefix}-{number}", f"{self._public}.{number}"
+        machine, public = f"{self._prefix}-{number}", f"{PUBLIC}.{number}"
         self._add(machine)
         if kind is RouterKind.NONE:
             self._plug(machine, "eth0", public, f"port{number}")
@@ -153,10 +138,10 @@ class _Lab:
         return place
 
     def _add_ip6_home(self, number: int, machine: str) -> NatPlace:
-        network = f"{self._public_ip6}:{number}:"
+        network = f"{PUBLIC_IP6}:{number}:"
         place = NatPlace(machine, f"{network}:2", f"{network}:2", RouterKind.IP6_FIREWALL)
         self._add(place.router)
-        self._plug(place.router, "wan", f"{self._public_ip6}::{number}", f"port{number}")
+        self._plug(place.router, "wan", f"{PUBLIC_IP6}::{number}", f"port{number}")
         self._cable(place.router, machine, "eth0", network, separator=":")
         self._translate(place.router, RouterKind.IP6_FIREWALL, place.address)
         return place
@@ -169,11 +154,11 @@ class _Lab:
             if not homes or not (is_home or place.kind is RouterKind.NONE):
                 continue
             if not is_home:
-                _give_address(place.namespace, "eth0", f"{self._public_ip6}::{number}")
+                _give_address(place.namespace, "eth0", f"{PUBLIC_IP6}::{number}")
             for home in homes:
                 if home is not place:
                     network, _, _ = home.address.partition("::")
-                    way = (f"{network}::/64", "via", f"{self._public_ip6}::{network.rpartition(':')[2]}")
+                    way = (f"{network}::/64", "via", f"{PUBLIC_IP6}::{network.rpartition(':')[2]}")
                     run_tool("ip", "-n", place.router if is_home else place.namespace, "-6", "route", "add", *way)
 
     def _add(self, namespace: str) -> None:
@@ -207,3 +192,42 @@ def _give_address(namespace: str, device: str, address: str) -> None:
     bits = ("/64", "nodad") if ":" in address else ("/24",)
     run_tool("ip", "-n", namespace, "address", "add", f"{address}{bits[0]}", "dev", device, *bits[1:])
     run_tool("ip", "-n", namespace, "link", "set", device, "up")
+
+
+def router_rules(kind: RouterKind, inside: str) -> str:
+    """Returns the rules of a router before the machine ``inside``."""
+    if kind is RouterKind.IP6_FIREWALL:
+        return _filter("ip6", "", "drop")
+    source = "masquerade fully-random" if kind is RouterKind.SYMMETRIC else "masquerade"
+    cone = kind is RouterKind.FULL_CONE
+    used = "iifname lan update @used { tcp sport }" if cone else ""
+    unexpected = "reject with tcp reset" if kind is RouterKind.RESETTING else "drop"
+    forwarded = f"iifname wan tcp dport @used dnat to {inside}" if cone else ""
+    return f"""
+        table ip translation {{
+            set used {{ type inet_service; flags dynamic, timeout; timeout 5m; }}
+            chain before {{ type nat hook prerouting priority dstnat; {forwarded}; }}
+            chain after {{ type nat hook postrouting priority srcnat; oifname wan {source}; }}
+            chain passing {{ type filter hook forward priority -1; {used}; }}
+        }}
+        {_filter("ip", "iifname wan ct status dnat accept", unexpected)}
+    """
+
+
+def _filter(family: str, expected: str, unexpected: str) -> str:
+    """Returns the rules for what comes in and no connection of the home expects."""
+    tcp = "meta l4proto tcp" if unexpected != "drop" else ""
+    return f"""
+        table {family} firewall {{
+            chain passing {{
+                type filter hook forward priority filter;
+                {expected}
+                iifname wan ct state {{ new, invalid }} {tcp} {unexpected}
+            }}
+            chain own {{
+                type filter hook input priority filter;
+                {"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept" if family == "ip6" else ""}
+                iifname wan ct state {{ new, invalid }} {tcp} {unexpected}
+            }}
+        }}
+    """
