@@ -42,8 +42,13 @@ from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.build_models import teaching_batch
 from scripts.experiments import models
 from scripts.experiments.harness.experiment import Condition, Measuring, run_plan
-from scripts.experiments.harness.node_engine import engine_of_node
-from scripts.experiments.harness.nodes_run import ROUND_SECONDS, ExperimentNode, policy_of, tasks_named
+from scripts.experiments.harness.nodes_run import (
+    ROUND_SECONDS,
+    ExperimentNode,
+    engine_of_node,
+    policy_of,
+    tasks_named,
+)
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm
 from scripts.experiments.harness.skills import SKILLS
 from swarm.averaging.weights_difference import Difference

@@ -16,21 +16,23 @@ from functools import partial
 from typing import Final
 
 from scripts.experiments.harness.experiment import (
+    WINDOW,
     Condition,
     Experiment,
     Measuring,
     curve,
+    mean_rewards,
     over_nodes,
     over_seeds,
+    reward_plot,
     run_plan,
-    seconds_a_run,
 )
 from scripts.experiments.harness.plans import NodeHistory, RunPlan, RunResult
 from scripts.experiments.harness.skills import SKILLS
 from scripts.experiments.models import SPECIALISTS
-from scripts.experiments.reports.intervals import Estimate, over_tokens, smoothed
+from scripts.experiments.reports.intervals import Estimate, over_tokens
 from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
+from scripts.experiments.reports.report_document import Document, Figure, table
 
 ROUNDS: Final = 120
 GROUPS: Final = 4  # in one unit of I and J: 8 of them make an update
@@ -39,7 +41,6 @@ LEARNING_RATE: Final = 3e-4
 RESAMPLE: Final = 4
 MEASURING: Final = Measuring(times=5, prompts=100, samples=0)
 LACKED, HAD = 0.05, 0.5  # greedy success at the start: below, and at least
-WINDOW: Final = 10  # a plotted reward is the mean of this many rounds
 
 SAPO: Final = {"foreign_advantage": "group", "foreign_choice": "uniform"}
 RULES: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
@@ -113,7 +114,7 @@ def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
 
 EXPERIMENT: Final = Experiment(
     name="sharing",
-    description=(__doc__ or "").partition("\n")[0],
+    description=__doc__,
     conditions=conditions(),
     plan=plan,
     rounds=ROUNDS,
@@ -257,11 +258,8 @@ def sentences(results: Results, rounds: int) -> str:
 
 def plots(document: Document, results: Results, rounds: int, budget: int) -> None:
     shown = _compared(results)
-    curves = {n: [_mean_curve(run, rounds) for run in results[n]] for n in shown}
-    updates = range(1, rounds + 1)
-    lines = [curve(name, updates, [smoothed(c, WINDOW) for c in curves[name]]) for name in shown]
     title = f"Sampled reward, mean of 4 nodes and {WINDOW} updates"
-    document.plot("", title, line_plot(title, lines, x_label="updates", y_label="reward"))
+    document.plot("", title, reward_plot(title, {name: results[name] for name in shown}, rounds, mean_rewards))
     grid = [budget * n // 40 for n in range(1, 41)]
     lines = [curve(n, grid, [[reward_at_equal_tokens(run, t) for t in grid] for run in results[n]]) for n in shown]
     title = "Mean reward so far, at equal generated tokens"
@@ -272,10 +270,6 @@ def plots(document: Document, results: Results, rounds: int, budget: int) -> Non
     document.plot("-lacked", title, line_plot(title, lines, x_label="updates", y_label="success", y_range=(0.0, 1.0)))
 
 
-def _mean_curve(result: RunResult, rounds: int) -> list[float]:
-    return [statistics.fmean(values) for values in zip(*(node.reward[:rounds] for node in result.nodes), strict=True)]
-
-
 def document(results: Results, rounds: int, command: str) -> Document:
     budget = token_budget(results)
     intro = (
@@ -284,10 +278,7 @@ def document(results: Results, rounds: int, command: str) -> Document:
         f"{8 * GROUPS} groups an update at 8/0, learning rate {LEARNING_RATE:g}. Means over nodes; ± is the 95 % "
         "interval over seeds (Student's t)."
     )
-    written = Document("sharing", "Sharing rollouts: own and foreign groups", intro, command)
-    counts = {name: len(runs) for name, runs in results.items()}
-    written.section("Conditions", conditions_table({c.name: c.what for c in EXPERIMENT.conditions}, counts))
-    written.parts.append(seconds_a_run(results))
+    written = EXPERIMENT.page("Sharing rollouts: own and foreign groups", intro, results, command)
     written.section("Results", main_table(results, rounds, budget))
     written.section("What happened", sentences(results, rounds))
     written.section("Beside the published figures", published_table(results, rounds))
