@@ -13,16 +13,14 @@ import argparse
 import asyncio
 import base64
 import json
-import os
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 from node.top.watch import View
 from scripts.bench.common.browser import opened_browser, set_screen
+from scripts.bench.common.processes import free_port, started_node
 from scripts.top_picture import top_as_svg
 
 MODELS = ("wren", "robin", "finch")
@@ -40,8 +38,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--dark", action="store_true")
     arguments = parser.parse_args()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     started: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="st-") as folder:
         try:
@@ -64,12 +61,19 @@ def main() -> None:
 
 
 def start(home: Path, model: str, port: int, peer: str | None) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "node.cli.main", "up", "--json", "--home", str(home), "--name", model]
-    command += ["--model", f"builtin:{model}", "--listen", "/ip4/127.0.0.1/tcp/0", "--set", f"api.port={port}"]
-    offline = {"STARLING_SWARM__LAN_DISCOVERY": "false", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    flags = [
+        "--name",
+        model,
+        "--model",
+        f"builtin:{model}",
+        "--set",
+        f"api.port={port}",
+        "--set",
+        "machine.max_threads=1",
+    ]
+    flags += [] if peer is None else ["--peer", peer]
     output = subprocess.PIPE if peer is None else subprocess.DEVNULL
-    command += [] if peer is None else ["--peer", peer]
-    return subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, env=os.environ | offline)
+    return started_node(home, *flags, stdout=output, stderr=subprocess.DEVNULL)
 
 
 def first_address(node: subprocess.Popen[bytes]) -> str:

@@ -20,7 +20,8 @@ import anyio
 
 from protocol.limits import CHUNK_BYTES
 from protocol.streams.blob_messages import BlobStatus, ChunkRange, encode_answer_header
-from scripts.attacks.common.blobs_network import SYBILS, Answer, BlobNetwork, BlobNode, KnownBlobs, content, play, serve
+from scripts.attacks.common.blobs_network import SYBILS, Answer, BlobNetwork, BlobNode, KnownBlobs, content, serve
+from scripts.attacks.common.members import in_virtual_time
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.api import Wanted
 from swarm.host import PeerId, Stream
@@ -149,7 +150,7 @@ def attack(situation: str, kind: str | None, sybils: int, rounds: int, directory
                 serve(sybil, answers(blobs)[kind or ""])
             outcomes.append(await SITUATIONS[situation](network, blobs, rounds))
 
-    play(story)
+    in_virtual_time(story)
     return outcomes[0]
 
 

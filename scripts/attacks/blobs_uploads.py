@@ -24,7 +24,8 @@ from protocol.blob_id import blob_id
 from protocol.errors import TransportError
 from protocol.streams.blob_messages import BLOB_PROTOCOL, ChunkRange
 from protocol.streams.framing import framed_message
-from scripts.attacks.common.blobs_network import SYBILS, BlobNetwork, BlobNode, content, play
+from scripts.attacks.common.blobs_network import SYBILS, BlobNetwork, BlobNode, content
+from scripts.attacks.common.members import in_virtual_time
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.api import Wanted
 from swarm.host import Stream
@@ -128,7 +129,7 @@ def attack(kind: str | None, sybils: int, rounds: int, directory: Path) -> Outco
             outcome.most_of_one = max(got, default=0) / server.host.traffic().sent_bytes
             tasks.cancel_scope.cancel()
 
-    play(story)
+    in_virtual_time(story)
     return outcome
 
 

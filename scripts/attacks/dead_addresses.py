@@ -18,11 +18,10 @@ from itertools import count
 from random import Random
 
 import anyio
-import trio
-import trio.testing
 
 from protocol.errors import DeadlineError
 from protocol.identity import NodeKey
+from scripts.attacks.common.members import in_virtual_time
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers.peer_exchange import PeerExchange
@@ -115,9 +114,8 @@ def main() -> None:
     parser.add_argument("--honest", type=int, default=6)
     parser.add_argument("--storm", action="store_true", help="all dead addresses are at one IP address")
     arguments = parser.parse_args()
-    clock = trio.testing.MockClock
-    calm_seconds, _ = trio.run(play, 0, arguments, clock=clock(autojump_threshold=0))
-    seconds, dead = trio.run(play, arguments.liars, arguments, clock=clock(autojump_threshold=0))
+    calm_seconds, _ = in_virtual_time(play, 0, arguments)
+    seconds, dead = in_virtual_time(play, arguments.liars, arguments)
     figures = [
         Figure("until all honest nodes are connected, calm", calm_seconds, "s", "lower"),
         Figure("until all honest nodes are connected", seconds, "s", "lower"),

@@ -24,9 +24,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from scripts.attacks.poisoning.careless import LenientTask
 from scripts.attacks.poisoning.kinds import KINDS
 from scripts.attacks.poisoning.learning import HONEST, IDENTITIES, TASKS, Learnt, learnt_beside
-from scripts.attacks.poisoning.lenient import lenient
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.experiments.reports.intervals import Estimate, estimate
 
@@ -43,7 +43,7 @@ LATE_ROUND = 21  # in which poisoners come where nothing but the guard helps: su
 
 def run(name: str, seed: int, rounds: int, *, log: bool) -> Learnt:
     kind = name.removeprefix(LENIENT).removeprefix(ONE)
-    tasks = {task: lenient(each) for task, each in TASKS.items()} if name.startswith(LENIENT) else TASKS
+    tasks = {task: LenientTask(each) for task, each in TASKS.items()} if name.startswith(LENIENT) else TASKS
     began = time.process_time()
     learnt = learnt_beside(
         None if kind in WITHOUT_POISONERS else kind,

@@ -17,7 +17,6 @@ import argparse
 import json
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -27,6 +26,7 @@ import trio
 
 from protocol.errors import StarlingError
 from protocol.identity import NodeKey
+from scripts.bench.common.processes import child, line_of
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.host import HandshakeReply, Stream
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
@@ -151,14 +151,13 @@ def main() -> None:
     if arguments.victim:
         trio.run(listen, arguments.private)
         return
-    command = [sys.executable, __file__, "--victim", *(["--private"] if arguments.private else [])]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as victim:
-        assert victim.stdin is not None and victim.stdout is not None
+    with child("scripts.attacks.sockets", "--victim", *(["--private"] if arguments.private else [])) as victim:
+        assert victim.stdin is not None
         began = time.monotonic()
-        joined, attacker = trio.run(attack, victim.stdout.readline().strip(), arguments)
+        joined, attacker = trio.run(attack, line_of(victim), arguments)
         lasted_seconds = time.monotonic() - began
         victim.stdin.close()
-        used = json.loads(victim.stdout.readline())
+        used = json.loads(line_of(victim))
     seconds = [s for s in joined if s is not None]
     figures = [
         Figure("honest peers that joined", len(seconds) / max(1, len(joined)), "share", "higher", ">= .9"),

@@ -24,11 +24,10 @@ from time import process_time
 from typing import Any
 
 import anyio
-import trio
-import trio.testing
 
 from protocol.errors import StarlingError
 from protocol.messages import Announcement, Heartbeat
+from scripts.attacks.common.members import in_virtual_time
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.announcements.gossip import Gossip
 from swarm.announcements.pacing import PRESENT_SECONDS, heartbeat_seconds
@@ -225,10 +224,7 @@ def main() -> None:
     parser.add_argument("--dht", action="store_true", help="look-ups of joiners find identities alone")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    calm, siege = (
-        trio.run(play, sybils, arguments, clock=trio.testing.MockClock(autojump_threshold=0))
-        for sybils in (0, arguments.sybils)
-    )
+    calm, siege = (in_virtual_time(play, sybils, arguments) for sybils in (0, arguments.sybils))
     figures = [
         Figure("connections among honest nodes", siege.kept / calm.kept, "of calm", "higher", ">= .9"),
         Figure("joiners with two honest nodes or more", siege.joined / calm.joined, "of calm", "higher", ">= .9"),

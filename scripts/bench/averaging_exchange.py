@@ -27,11 +27,11 @@ from typing import Final
 from node.averaging.rules import AveragingRule, CompressedRule, DenseRule
 from scripts.bench.common.averaging_ours import starling_rounds
 from scripts.bench.common.averaging_round import AveragingRound
-from scripts.bench.common.compute_process import ensure_compute_environment
+from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.slow_network import NoSlowNetworkError, slow_network
 from scripts.bench.contenders.averaging_contender import hivemind_rounds
-from scripts.bench.contenders.hivemind_environment import prepare_hivemind
+from scripts.bench.contenders.environments import HIVEMIND_PYTHON, prepare
 
 OURS: Final[dict[str, AveragingRule]] = {"dense bf16": DenseRule(), "compressed": CompressedRule()}
 THEIRS: Final = ("hivemind float32", "hivemind float16")
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--megabits", type=float, default=50.0, help="a second, each way")
     arguments = parser.parse_args()
     if arguments.against:
-        prepare_hivemind()
+        prepare(HIVEMIND_PYTHON)
     try:
         measured = measure(arguments)
     except NoSlowNetworkError as error:

@@ -15,7 +15,6 @@ dark, 1440 and 375 pixels wide.
 from __future__ import annotations
 
 import itertools
-import socket
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from scripts.bench.common.browser import barriers, opened_browser, pixels_beyond, requests_elsewhere, set_screen
 from scripts.bench.common.crowded_supervisor import started_supervisor, wait_until_known
+from scripts.bench.common.processes import free_port
 from scripts.bench.common.processor_time import cpu_seconds
 from scripts.bench.common.reporting import Figure, figures_parser, report
 
@@ -51,8 +51,7 @@ def main() -> None:
 
 def figures(peers: int, seconds: float) -> list[Figure]:
     """Starts all processes, measures, and ends them."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="st-") as home, started_supervisor(home, port, peers) as supervisor:
         try:
             wait_until_known(port, peers)

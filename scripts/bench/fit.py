@@ -36,8 +36,8 @@ from node.fit.model_sizes import ModelSizes, known_sizes
 from node.fit.settings import MemorySettings
 from node.fit.workload import Workload
 from scripts import REPOSITORY
-from scripts.bench.common.compute_process import ensure_compute_environment
 from scripts.bench.common.model_shapes import write_model
+from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.published_shapes import SHAPES
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.round_memory import RoundSize

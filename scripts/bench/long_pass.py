@@ -42,7 +42,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from node.learner.objective.forward import Network, completion_logps
 from node.learner.objective.network.attention import grouped_attention
 from scripts import REPOSITORY
-from scripts.bench.common.compute_process import ensure_compute_environment
+from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.published_shapes import SHAPES, config_of
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.timing import best_seconds

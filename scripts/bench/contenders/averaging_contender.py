@@ -13,7 +13,7 @@ from scripts import REPOSITORY
 from scripts.bench.common.averaging_round import AveragingRound, sent_bytes
 from scripts.bench.common.processor_time import with_descendants_seconds
 from scripts.bench.common.slow_network import SlowPeer
-from scripts.bench.contenders.hivemind_environment import HIVEMIND_PYTHON
+from scripts.bench.contenders.environments import HIVEMIND_PYTHON
 
 PEER_MODULE: Final = "scripts.bench.contenders.averaging_hivemind"
 ALLOWED_ERROR: Final = {"float32": 1e-7, "float16": 1e-4}  # largest weight: about 0.1

@@ -82,17 +82,17 @@ class ExperimentNode:
         self, plan: NodePlan, config: Config, policy: Policy, engine: Engine, tasks: Mapping[str, Task],
         member: SwarmMember | None, clock: Callable[[], float],
     ) -> None:  # fmt: skip
-        self._plan, self._policy, self._tasks = plan, policy, tasks
-        self.family = policy.family
+        self._plan, self.policy, self._tasks = plan, policy, tasks
+        self.name, self.family = plan.name, policy.family
         self._scorer = OwnProcessScorer(tasks)
         self.member = member
         self._intake = WaitingIntake(member, tasks, config.learner, clock, research=config.objective.research)
         self.optimizer = optimizer = MasterAdamW(policy.trainable(), config.learner)
         self._averaged: list[Averaged] = []
         self._taken_back = 0
-        self._replica = None
+        self.replica: WaitingAverager | None = None
         if member is not None and "averaging" in plan.settings:
-            self._replica = WaitingAverager(member, optimizer, policy.family, config, self._note, clock)
+            self.replica = WaitingAverager(member, optimizer, policy.family, config, self._note, clock)
         self._learner = Learner(
             config,
             policy,
@@ -104,7 +104,7 @@ class ExperimentNode:
             LearnerState(influence=InfluenceState(standings=Standings(trusting=True))),  # all of one experiment
             report=lambda event: None,
             clock=clock,
-            weight_averager=self._replica,
+            weight_averager=self.replica,
         )
         self._rounds: list[RoundDone] = []
         self._measurements: list[Measurement] = []
@@ -121,13 +121,13 @@ class ExperimentNode:
 
     def measure(self, round_number: int, *, prompts: int, samples: int) -> None:
         """Measures success with the newest weights, on a new embedded engine: the learner's may hold older ones."""
-        engine = TorchEngine(self._policy, rows=256, seed=MEASURE_SEED)
+        engine = TorchEngine(self.policy, rows=256, seed=MEASURE_SEED)
 
         def success(temperature: float, samples: int) -> dict[str, float]:
             return mean_rewards(
-                self._policy.tokens, engine, self._scorer, self._tasks,
+                self.policy.tokens, engine, self._scorer, self._tasks,
                 prompts=prompts, samples=samples, temperature=temperature, seed=MEASURE_SEED,
-                context=Network.of(self._policy.model).context,
+                context=Network.of(self.policy.model).context,
             )  # fmt: skip
 
         sampled = success(1.0, samples) if samples else {}
@@ -142,8 +142,8 @@ class ExperimentNode:
     def close(self) -> None:
         self._learner.close()
         self._intake.close()
-        if self._replica is not None:
-            self._replica.close()
+        if self.replica is not None:
+            self.replica.close()
 
     def result(self, bytes_announced: int) -> NodeHistory:
         rounds = self._rounds
@@ -168,6 +168,9 @@ class ExperimentNode:
         )
 
 
+OnMade = Callable[[ExperimentNode, SimulatedSwarm | None], None]
+
+
 def tasks_named(names: Sequence[str]) -> dict[str, Task]:
     known: dict[str, Task] = {**{task.name: task for task in DEFAULT_TASKS}, **EIGHT_SKILLS}
     return {name: known[name] for name in names}
@@ -178,11 +181,6 @@ def section_of(plan: NodePlan, models: Path) -> PolicySection:
     name = plan.model if plan.model.startswith(BUILTIN_PREFIX) else str(models / plan.model)
     section = {"model": name, "device": "cpu", "dtype": "float32", **plan.settings.get("policy", {})}
     return PolicySection.model_validate(section)
-
-
-def policy_of(plan: NodePlan, models: Path) -> Policy:
-    """Returns a new copy of a node's model."""
-    return Policy.load(section_of(plan, models))
 
 
 def engine_of_node(config: Config, policy: Policy, home: Path, stack: ExitStack) -> Engine:
@@ -204,8 +202,11 @@ def _must_stay(event: Event) -> None:
         raise RuntimeError(f"engine.backend is {event.configured!r}, and {event.backend!r} generates: {event.because}")
 
 
-def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambda: False) -> RunResult:
-    """Runs ``plan`` on one thread. Raises ``InterruptedError`` once ``is_orphaned``, when no process waits for it."""
+def execute(
+    plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambda: False, made: OnMade = lambda *parts: None
+) -> RunResult:
+    """Runs ``plan`` on one thread; ``made`` is called with each node and its swarm before the first round. Raises
+    ``InterruptedError`` once ``is_orphaned``, when no process waits for it."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(plan.seed)
@@ -221,7 +222,7 @@ def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambd
         nodes = []
         for node_plan in plan.nodes:
             config = node_plan.config(plan.seed).model_copy(update={"policy": section_of(node_plan, models)})
-            policy = policy_of(node_plan, models)
+            policy = Policy.load(config.policy)
             if plan.trained:
                 change_trained(policy, plan.trained)
             member = swarm.member(node_plan.name) if swarm is not None else None
@@ -230,6 +231,7 @@ def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambd
             node = ExperimentNode(node_plan, config, policy, engine, tasks, member, clock)
             stack.callback(node.close)
             nodes.append(node)
+            made(node, swarm)
         apart, cpu_at = _run_rounds(plan, nodes, swarm, is_orphaned)
         announced = [node.member.bytes_announced if node.member is not None else 0 for node in nodes]
         results = [node.result(sum(announced) - own) for node, own in zip(nodes, announced, strict=True)]
