@@ -57,22 +57,9 @@ RULES: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
         {},
     ),
 }
-SPLITS: Final = ((6, 2), (4, 4), (2, 6))
 BEST: Final = "learner-relative 4/4"
 EIGHT: Final = f"{BEST}, 8 nodes"
-VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
-    f"{BEST}, value per prompt": (
-        "our success estimated for each prompt instead of each skill",
-        {"objective": {"research": {"foreign_value": "prompt"}}},
-    ),
-    f"{BEST}, floor annealed": (
-        "the floor under the weight falls as our success rises",
-        {"objective": {"research": {"floor_annealed": True}}},
-    ),
-    EIGHT: ("two nodes of each skill", {}),
-}
 ALONE, CONTROL = "8/0", "8/0 resampled"
-PUBLISHED: Final = (("8/0", 561.79), ("6/2", 854.43), ("4/4", 1093.31), ("2/6", 945.87))  # SAPO, arXiv 2509.08721
 
 
 def _settings(own: int, foreign: int, **learner: object) -> dict[str, object]:
@@ -84,32 +71,19 @@ def conditions() -> list[Condition]:
     alone = Condition(ALONE, "own groups alone", {"learner": _settings(8, 0)})
     what = f"own groups alone; those of equal rewards dropped, up to {RESAMPLE} times as many prompts drawn for them"
     control = Condition(CONTROL, what, {"learner": _settings(8, 0, resample=RESAMPLE)})
-    shared = []
-    for rule, (what, settings) in RULES.items():
-        for own, foreign in SPLITS:
-            learner = _settings(own, foreign)
-            shared.append(Condition(f"{rule} {own}/{foreign}", what, {**settings, "learner": learner}))
-    for name, (what, settings) in VARIANTS.items():
-        shared.append(Condition(name, f"as {BEST}; {what}", {**settings, "learner": _settings(4, 4)}))
-    return [alone, control, *shared]
+    shared = [
+        Condition(f"{rule} 4/4", what, {**settings, "learner": _settings(4, 4)})
+        for rule, (what, settings) in RULES.items()
+    ]
+    eight = Condition(EIGHT, f"as {BEST}; two nodes of each skill", {"learner": _settings(4, 4)})
+    return [alone, control, *shared, eight]
 
 
 def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
-    """Returns one run. 2/6 generates half as much as 4/4, so it takes twice as many rounds to reach equal tokens."""
-    own_groups = int(str(condition.settings["learner"]["own_groups"]))
     nodes = {recipe.name: recipe.key for recipe in SPECIALISTS}
     if condition.name == EIGHT:
         nodes |= {f"{recipe.name}-2": recipe.key for recipe in SPECIALISTS}
-    return run_plan(
-        "sharing",
-        condition,
-        seed,
-        rounds,
-        nodes=nodes,
-        tasks=tuple(SKILLS),
-        measuring=MEASURING,
-        times_rounds=max(1, 4 * GROUPS // own_groups),
-    )
+    return run_plan("sharing", condition, seed, rounds, nodes=nodes, tasks=tuple(SKILLS), measuring=MEASURING)
 
 
 EXPERIMENT: Final = Experiment(
@@ -224,19 +198,6 @@ def skills_table(results: Results, rounds: int) -> str:
     return table(["condition", *SKILLS], rows)
 
 
-def published_table(results: Results, rounds: int) -> str:
-    base = dict(PUBLISHED)["8/0"]
-    rules = [rule for rule in RULES if any(f"{rule} {i}/{j}" in results for i, j in SPLITS)]
-    rows = []
-    for split, total in PUBLISHED:
-        names = [ALONE if split == ALONE else f"{rule} {split}" for rule in rules]
-        ours = [
-            f"{change(results, n, ALONE, rounds):+.0f} %" if n in results and ALONE in results else "" for n in names
-        ]
-        rows.append([split, f"{total:.2f}", f"{100 * (total / base - 1):+.0f} %", *ours])
-    return table(["own/foreign", "SAPO, published", "against 8/0", *(f"here, {rule}" for rule in rules)], rows)
-
-
 def sentences(results: Results, rounds: int) -> str:
     """Returns the report's sentences on the results, made from the numbers."""
     said = []
@@ -248,7 +209,7 @@ def sentences(results: Results, rounds: int) -> str:
                 apart = "overlap" if ours.overlaps(theirs) else "do not overlap"
                 more = change(results, name, base, rounds)
                 said.append(f"- {name} against {words}: {more:+.0f} % cumulative reward; the intervals {apart}.")
-    for name in (*_compared(results), *(variant for variant in VARIANTS if variant in results)):
+    for name in _compared(results):
         lacked = over_seeds(results[name], lambda r: final_success(r, rounds, lacked=True))
         had = over_seeds(results[name], lambda r: kept(r, rounds))
         lost = "a loss beyond the interval" if had.high < 0 else "no loss beyond the interval"
@@ -281,7 +242,6 @@ def document(results: Results, rounds: int, command: str) -> Document:
     written = EXPERIMENT.page("Sharing rollouts: own and foreign groups", intro, results, command)
     written.section("Results", main_table(results, rounds, budget))
     written.section("What happened", sentences(results, rounds))
-    written.section("Beside the published figures", published_table(results, rounds))
     written.section("Final success on each skill, nodes that lacked it", skills_table(results, rounds))
     plots(written, results, rounds, budget)
     return written

@@ -4,7 +4,7 @@
 
 The replicas, texts and measure of ``averaging.py``. A replica adds every update of every other to its weights, in any
 order (``language_model/update_sum.py``): without pairs, and without agreement on who is there. Rows with replicas that
-leave and come and with updates that are late, with a liar, and without any of these.
+leave and come and with updates that are late, and without either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Final
 from scripts.experiments.averaging import BATCH, EVERY, FAST_RATE, LEARNING_RATE, final_loss
 from scripts.experiments.harness.experiment import Condition, Experiment, per_cent_more, verdict
 from scripts.experiments.language_model.averaging_run import AWAY_STEPS, BASE_STEPS, ReplicaPlan, ReplicaResult
-from scripts.experiments.language_model.update_sum import LIES
 from scripts.experiments.reports.intervals import Estimate, estimate
 from scripts.experiments.reports.report_document import Document, Figure, table
 
@@ -27,7 +26,6 @@ AWAY: Final = 0.3
 LATE: Final = 3
 LOST: Final = 0.1
 PACE: Final = 0.7  # α = PACE / √live
-SLICE_STRIDE: Final = 50
 
 
 @dataclass(frozen=True)
@@ -69,34 +67,16 @@ def _rows() -> dict[str, Row]:
 
 
 def _disturbed_rows(prefix: str, noloco: Row, updates: Row) -> dict[str, Row]:
-    """Returns the rows with replicas that leave and come, with updates that are late, and with a liar."""
+    """Returns the rows with replicas that leave and come, with updates that are late."""
     gone = f"{prefix}{AWAY:.0%} away, "
-    late = {**updates.settings, "latest": LATE}
-    rows = {
+    return {
         f"{gone}NoLoCo": replace(noloco, what="who returns begins from another's weights", away=AWAY),
         f"{gone}sum": replace(updates, what="who returns hears what it missed", away=AWAY, base=f"{gone}NoLoCo"),
         f"{gone}late sum": replace(
             updates, what=f"the same; updates up to {LATE} outer steps late, {LOST:.0%} of them lost and fetched later",
-            away=AWAY, settings={**late, "lost": LOST}, base=f"{gone}NoLoCo",
+            away=AWAY, settings={**updates.settings, "latest": LATE, "lost": LOST}, base=f"{gone}NoLoCo",
         ),
     }  # fmt: skip
-    if updates.fast:
-        return rows
-    one = replace(updates, rule="sum_with_liar", has_bar=False, seeds_most=1)
-    for lie, times in LIES.items():
-        for bounded in (False, True):
-            rows[f"{prefix}sum, {lie} liar{', bounded' if bounded else ''}"] = replace(
-                one, what=f"one of eight sends its update times {times:g}; "
-                f"{'each receiver shortens what is longer than usual' if bounded else 'all add it'}",
-                settings={**updates.settings, "lie": lie, "bounded": bounded},
-            )  # fmt: skip
-    for stride in (0, SLICE_STRIDE):
-        rows[f"{prefix}late sum, huge liar, bounded{', slices' if stride else ''}"] = replace(
-            one, what=f"up to {LATE} outer steps late, so that receivers judge unequally"
-            f"{f'; random pairs average every {stride}th weight' if stride else ''}",
-            settings={**late, "lie": "huge", "bounded": True, "stride": stride},
-        )  # fmt: skip
-    return rows
 
 
 ROWS: Final = _rows()

@@ -37,9 +37,9 @@ BAR: Final = 0.6
 LOSS: Final = 0.1
 
 
-def _settings(foreign: int | str, **changes: object) -> dict[str, dict[str, object]]:
+def _settings(foreign: int | str) -> dict[str, dict[str, object]]:
     sizes = {"own_groups": GROUPS, "foreign_groups": foreign, "share_groups": GROUPS, "completions": COMPLETIONS}
-    return {"learner": {**sizes, "learning_rate": LEARNING_RATE, **changes}}
+    return {"learner": {**sizes, "learning_rate": LEARNING_RATE}}
 
 
 TODAY, AUTO = "16 groups", "auto"
@@ -48,19 +48,6 @@ CONDITIONS: Final = (
         TODAY, "as many foreign groups as own ones, each in four rounds at most: the defaults before", _settings(GROUPS)
     ),
     Condition(AUTO, "the defaults: right answers of peers are remembered and seen again", _settings("auto")),
-    Condition("96 groups", "all that is announced, each in four rounds at most", _settings(96), seeds_most=1),
-    Condition(
-        "96 groups, 1e-3",
-        "the same, at 3.3 times the learning rate",
-        _settings(96, learning_rate=1e-3),
-        seeds_most=1,
-    ),
-    Condition(
-        "64 groups in 16 rounds, 1e-3",
-        "each seen again in 16 rounds, at 3.3 times the learning rate",
-        _settings(64, learning_rate=1e-3, foreign_uses=16),
-        seeds_most=1,
-    ),
     Condition(
         "auto, at the learning rate",
         "as auto; steps on remembered answers no longer than others",

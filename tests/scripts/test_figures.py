@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from scripts.figure_rows import ROWS, Row
 from scripts.figures import PAGE, RECORDS, Machine, Record, load_records, page, record
 
-ROW = Row("speed", "trial", "≥ 2 ×", lambda f: f"{f['ratio']:.1f} ×")
-OTHER = Row("size", "other", "", lambda f: f"{f['bytes']:.0f} B")
+ROW = Row("speed", "trial", "≥ 2 ×", "{ratio|.1f} ×")
+OTHER = Row("size", "other", "", "{bytes|.0f} B")
 MADE = Record("python -m scripts.bench.trial", Machine("a processor", 2), {"ratio": 2.25}, "2026-01-02", 0.5)
 
 

@@ -78,16 +78,14 @@ def run_plan(
     nodes: Mapping[str, str],
     tasks: Sequence[str],
     measuring: Measuring,
-    times_rounds: int = 1,
 ) -> RunPlan:
-    """Returns one run: ``nodes`` (name: model) under one condition, measured in the first ``rounds`` of
-    ``rounds`` × ``times_rounds``."""
+    """Returns one run: ``nodes`` (name: model) under one condition."""
     settings = {name: dict(section) for name, section in condition.settings.items()}
     return RunPlan(
         experiment=experiment,
         condition=condition.name,
         seed=seed,
-        rounds=rounds * times_rounds,
+        rounds=rounds,
         nodes=tuple(NodePlan(name, model, settings) for name, model in nodes.items()),
         tasks=tuple(tasks),
         measure_at=measuring.rounds(rounds),

@@ -36,7 +36,7 @@ from scripts.experiments.language_model.averaging_rules import (
 )
 from scripts.experiments.language_model.language import TOKENS, Language
 from scripts.experiments.language_model.replicas import Replicas, held_out_loss, initial, shapes
-from scripts.experiments.language_model.update_sum import SumWithLiar, UpdateSum
+from scripts.experiments.language_model.update_sum import UpdateSum
 
 VERSION: Final = 1  # to be raised when the code of a run changes what it measures
 BASE_STEPS: Final = 300
@@ -116,8 +116,6 @@ def rule_of(plan: ReplicaPlan, weights: dict[str, Tensor]) -> ReplicaRule:
             return CompressedPairs(weights, plan.replicas, random, CompressedConstants(**plan.settings))
         case "update_sum":
             return UpdateSum(weights, plan.replicas, random, **plan.settings)
-        case "sum_with_liar":
-            return SumWithLiar(weights, plan.replicas, random, **plan.settings)
         case "pairs_with_liar":
             return PairsWithLiar(weights, plan.replicas, random, **plan.settings)
     raise ValueError(f"no rule is called {plan.rule!r}")

@@ -12,11 +12,10 @@ that it believes alive, once and for all receivers, so that they add equal terms
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -25,13 +24,9 @@ from numpy.typing import NDArray
 from node.averaging.noloco import Weights
 from node.kernels.sparse_update_kernels import encode_update_fast
 from protocol.weights.sparse_update import decode_update
-from scripts.experiments.language_model.averaging_liars import LIAR
-from scripts.experiments.language_model.averaging_rules import ReplicaRule, pairs_among
-from swarm.averaging.norm_history import NormHistory
+from scripts.experiments.language_model.averaging_rules import ReplicaRule
 
 MEND_STEPS: Final = 10  # outer steps until a lost update is missed, and fetched
-LIES: Final[Mapping[str, float]] = {"large": 10.0, "huge": 100.0, "negated": -1.0}
-STEPS_BACK: Final = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,10 +38,6 @@ class SentUpdate:
     positions: NDArray[np.int64]  # each once
     values: NDArray[np.float32]
     blob_bytes: int
-
-    @property
-    def norm(self) -> float:
-        return float(np.linalg.norm(self.values))
 
 
 class UpdateSum(ReplicaRule):
@@ -67,8 +58,8 @@ class UpdateSum(ReplicaRule):
         super().__init__(weights, count, random)
         self._pace, self._kept = pace, kept
         self._latest, self._lost = latest, lost
-        base = self.flat(weights)
-        self.sums = [base.clone() for _ in range(count)]  # φ
+        base = self._flat(weights)
+        self._sums = [base.clone() for _ in range(count)]  # φ
         self._unsent = [torch.zeros_like(base) for _ in range(count)]  # e
         self._coming: list[list[tuple[int, SentUpdate]]] = [[] for _ in range(count)]  # (due, update) by receiver
         self._steps = 0
@@ -77,15 +68,15 @@ class UpdateSum(ReplicaRule):
         self._steps += 1
         here = [number for number in range(self.count) if self.present[number]]
         for number in here:
-            self._post(self.send(number, offered[number], len(here)))
+            self._post(self._sent_by(number, offered[number], len(here)))
         for number in here:
-            self.hear(number, self._due(number))
-        self.draw_together(here)
+            for sent in self._due(number):
+                self._sums[number].numpy()[sent.positions] += sent.values
         return [self._own(number) if self.present[number] else offered[number] for number in range(self.count)]
 
-    def send(self, number: int, theta: Weights, live: int) -> SentUpdate:
+    def _sent_by(self, number: int, theta: Weights, live: int) -> SentUpdate:
         """Makes a replica's update, and keeps what it has no room for."""
-        unsent, away = self._unsent[number], self.flat(theta) - self.sums[number]
+        unsent, away = self._unsent[number], self._flat(theta) - self._sums[number]
         parts, deltas = (list(torch.split(each, list(self.layout.sizes))) for each in (unsent, away))
         blob = encode_update_fast(self.layout, parts, deltas, decay=1.0, kept=self._kept)
         starts = np.cumsum([0, *self.layout.sizes[:-1]])
@@ -95,23 +86,12 @@ class UpdateSum(ReplicaRule):
         alpha = min(1.0, self._pace / live**0.5)
         return SentUpdate(number, self._steps, positions, np.float32(alpha) * values, len(blob))
 
-    def hear(self, number: int, updates: Sequence[SentUpdate]) -> None:
-        """Adds ``updates``, of which one may be the replica's own, to its weights."""
-        for sent in updates:
-            self.add(number, sent)
-
-    def draw_together(self, here: Sequence[int]) -> None:
-        """Mends what may make the φ of replicas differ; here nothing does."""
-
-    def add(self, number: int, sent: SentUpdate, scale: float = 1.0) -> None:
-        self.sums[number].numpy()[sent.positions] += np.float32(scale) * sent.values
-
-    def flat(self, weights: Weights) -> torch.Tensor:
+    def _flat(self, weights: Weights) -> torch.Tensor:
         return torch.cat([weights[name].detach().reshape(-1) for name in self.layout.names])
 
     def _own(self, number: int) -> Weights:
         """Returns the weights that a replica goes on from."""
-        parts = zip(self.layout.tensors, torch.split(self.sums[number], list(self.layout.sizes)), strict=True)
+        parts = zip(self.layout.tensors, torch.split(self._sums[number], list(self.layout.sizes)), strict=True)
         return {name: part.view(shape).clone() for (name, shape), part in parts}
 
     def _post(self, sent: SentUpdate) -> None:
@@ -131,50 +111,3 @@ class UpdateSum(ReplicaRule):
             if sent.sender != number:
                 self.count_received(sent.blob_bytes)
         return found
-
-
-class SumWithLiar(UpdateSum):
-    """Replica ``LIAR`` learns as all others do; what it sends to all is its update times ``LIES[lie]``.
-
-    With ``bounded`` each replica judges every update that it hears, its own among them, by the lengths of all that it
-    has heard of the last ``STEPS_BACK`` outer steps of their senders: one longer than their median and deviation is
-    scaled down to that (``swarm.averaging.norm_history``). Replicas that have heard the same at the same time come to
-    the same; where updates are late they do not, and add unequal terms. With ``stride`` a random pair of replicas
-    averages one of so many elements of φ after each outer step, in bf16.
-    """
-
-    def __init__(
-        self, weights: Weights, count: int, random: Random, *, lie: str | None, bounded: bool, stride: int = 0,
-        **settings: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(weights, count, random, **settings)
-        self._lie, self._bounded, self._stride = LIES[lie] if lie is not None else 1.0, bounded, stride
-        if lie is not None:
-            self.honest = [number for number in range(count) if number != LIAR]
-        self._norms: list[defaultdict[int, list[float]]] = [defaultdict(list) for _ in range(count)]  # by step
-
-    def send(self, number: int, theta: Weights, live: int) -> SentUpdate:
-        sent = super().send(number, theta, live)
-        return replace(sent, values=np.float32(self._lie) * sent.values) if number == LIAR else sent
-
-    def hear(self, number: int, updates: Sequence[SentUpdate]) -> None:
-        for sent in updates:
-            self._norms[number][sent.step].append(sent.norm)
-        for sent in updates:
-            self.add(number, sent, self._scale(number, sent) if self._bounded else 1.0)
-
-    def _scale(self, number: int, sent: SentUpdate) -> float:
-        known = self._norms[number]
-        norms = sorted(norm for step in range(sent.step - STEPS_BACK, sent.step + 1) for norm in known.get(step, ()))
-        history = NormHistory(tuple(norms))
-        longest = history.median + history.deviation
-        return 1.0 if sent.norm <= longest else longest / sent.norm
-
-    def draw_together(self, here: Sequence[int]) -> None:
-        for one, other in pairs_among(here, self.random) if self._stride else ():
-            part = slice(self.random.randrange(self._stride), None, self._stride)
-            ours, theirs = self.sums[one][part], self.sums[other][part]
-            mean = (ours.bfloat16().float() + theirs.bfloat16().float()) / 2
-            for number in (one, other):
-                self.sums[number][part] = mean
-                self.count_received(2 * len(mean))
