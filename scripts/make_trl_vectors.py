@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from scripts import REPOSITORY
-from scripts.bench.contenders.environments import TRL_PYTHON, prepare
+from scripts.bench.contenders.trl_environment import TRL_PYTHON, prepare_trl
 
 VECTORS = REPOSITORY / "tests" / "vectors" / "trl_losses.json"
 LENGTHS = [7, 3, 5, 1, 6, 4]
@@ -31,7 +31,7 @@ CAP, MASK_LOW, MASK_HIGH, OFF_POLICY_NATS = 2.0, 0.5, 5.0, 0.5
 
 def in_trl_environment() -> int:
     """Runs this module in TRL's environment; returns its exit code."""
-    prepare(TRL_PYTHON)
+    prepare_trl()
     command = [str(TRL_PYTHON), "-m", "scripts.make_trl_vectors", *sys.argv[1:]]
     return subprocess.run(command, check=False, cwd=REPOSITORY).returncode
 

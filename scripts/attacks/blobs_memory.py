@@ -17,7 +17,7 @@ import anyio
 
 from protocol.errors import TransportError
 from protocol.identity import NodeKey
-from scripts.bench.common.process_memory import process_memory
+from scripts.bench.common.process_usage import process_memory
 from scripts.bench.common.processes import child, line_of
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.host import Stream

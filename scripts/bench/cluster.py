@@ -34,7 +34,7 @@ from protocol.cluster.documents import Invitation, Revocations, sign_invitation,
 from protocol.cluster.invite import decode_invite, encode_invite
 from protocol.errors import RefusedError
 from protocol.identity import NodeKey
-from scripts.bench.common.process_memory import process_memory
+from scripts.bench.common.process_usage import process_memory
 from scripts.bench.common.processes import STARLING, quiet_environment, started_node
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.swarm_processes import SwarmProcess

@@ -23,8 +23,8 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from scripts.bench.common.browser import barriers, opened_browser, pixels_beyond, requests_elsewhere, set_screen
 from scripts.bench.common.crowded_supervisor import started_supervisor, wait_until_known
+from scripts.bench.common.process_usage import cpu_seconds
 from scripts.bench.common.processes import free_port
-from scripts.bench.common.processor_time import cpu_seconds
 from scripts.bench.common.reporting import Figure, figures_parser, report
 
 SETTLE_SECONDS = 3.0  # until the page has all it asked for

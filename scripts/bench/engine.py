@@ -5,12 +5,10 @@ at temperature 1 from the full distribution, log-probabilities kept:
   mixed   each prompt has its own limit, 8 to 128 new tokens; end-of-sequence may be sampled; tokens count up to the
           limit or the end, whichever is first
   fixed   64 new tokens each; the model cannot sample the end-of-sequence token
-  protocol  with ``--against vllm``: vLLM behind the engine protocol, as a node has it, against vLLM alone, on a
-          published model's shape with random weights (``common.vllm_decoding``)
 The contenders take turns, round after round, on the same number of threads; the figures are medians over the rounds.
 With ``--busy N``, N processes that compute without end run beside the counted rounds.
 
-    python -m scripts.bench.engine [--workloads mixed fixed protocol] [--busy 8] [--against vllm] [--json]
+    python -m scripts.bench.engine [--workloads mixed fixed] [--busy 8] [--against vllm] [--json]
 
 ``--against vllm`` uses what ``starling engine install vllm`` has installed, and installs it (3.5 GB) if it is missing.
 """
@@ -35,15 +33,13 @@ from node.engines.torch import TorchEngine
 from node.engines.vllm_backend.environment import environment_at
 from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
-from scripts.bench.common import vllm_decoding
 from scripts.bench.common.generation_turns import COMPLETIONS, GenerateOnce, Workload, engine_round, measure, vllm_round
 from scripts.bench.common.processes import ensure_compute_environment
-from scripts.bench.common.published_shapes import SHAPES
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.contenders.vllm_contender import vllm_worker
 
 CHARACTERS: Final = 98  # and <pad>, <eos>: a vocabulary of 100
-WORKLOADS: Final = ("mixed", "fixed", vllm_decoding.NAME)
+WORKLOADS: Final = ("mixed", "fixed")
 PROMPTS: Final = 16
 
 
@@ -151,8 +147,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--busy", type=int, default=0, metavar="N", help="run N processes that compute without end")
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="SmolLM2-135M", help="of protocol's model")
-    parser.add_argument("--shape-layers", type=int, help="the first layers of that alone")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
@@ -168,9 +162,6 @@ def main() -> None:
                     figures += figures_of(work, measure(contenders, arguments.rounds, arguments.busy))
             else:
                 figures += figures_of(work, measure(contenders, arguments.rounds, arguments.busy))
-        if vllm_decoding.NAME in arguments.workloads and arguments.against == "vllm":
-            sizes_of = (arguments.shape, arguments.shape_layers, arguments.threads, arguments.rounds)
-            figures += vllm_decoding.measure_protocol(Path(temporary), *sizes_of)
     report("engine", figures, as_json=arguments.json)
 
 

@@ -37,7 +37,7 @@ from node.tasks.registry import load_tasks
 from scripts import REPOSITORY
 from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.reporting import Figure, figures_parser, report
-from scripts.bench.contenders.environments import TRL_PYTHON, prepare
+from scripts.bench.contenders.trl_environment import TRL_PYTHON, prepare_trl
 
 MODEL: Final = "builtin:robin"
 GROUPS: Final = 32
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     if arguments.against:
-        prepare(TRL_PYTHON)
+        prepare_trl()
     batch = sampled_batch()
     tokens = [len(c) for group in batch["completions"] for c in group]
     figures = [Figure("completion tokens, mean", statistics.fmean(tokens), "tokens", "higher")]

@@ -18,7 +18,7 @@ from random import Random
 import numpy as np
 
 from protocol.messages import Heartbeat, TaskSuccess
-from scripts.bench.common.process_memory import process_memory
+from scripts.bench.common.process_usage import process_memory
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.swarm_processes import SwarmProcess, group, swarm_of
 from swarm import api

@@ -34,7 +34,7 @@ from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, snapshot_of
 from node.learner.step import optimizer_steps
 from node.policy.policy import Policy
-from scripts.bench.common.process_memory import forget_peak, process_memory
+from scripts.bench.common.process_usage import forget_peak, process_memory
 
 
 class RoundSize(Struct, frozen=True, kw_only=True):

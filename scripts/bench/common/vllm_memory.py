@@ -20,7 +20,7 @@ from node.fit.settings import MemorySettings
 from node.fit.vllm import processor_bytes
 from node.fit.workload import VllmMemory
 from node.policy.policy import Policy
-from scripts.bench.common.process_memory import process_memory
+from scripts.bench.common.process_usage import process_memory
 from scripts.bench.common.reporting import Figure
 from scripts.bench.common.vllm_node import node_on_vllm, workload_in
 
