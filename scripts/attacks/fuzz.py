@@ -21,8 +21,7 @@ from random import Random
 
 from scripts.attacks.fuzzing.blobs import blob_targets
 from scripts.attacks.fuzzing.carried import carried_targets
-from scripts.attacks.fuzzing.engine import engine_targets
-from scripts.attacks.fuzzing.lending import lending_targets
+from scripts.attacks.fuzzing.engines import engine_targets, lending_targets
 from scripts.attacks.fuzzing.library import library_targets
 from scripts.attacks.fuzzing.machines import machine_targets
 from scripts.attacks.fuzzing.measuring import InputWatch, Record

@@ -41,8 +41,7 @@ from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.published_shapes import SHAPES
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.round_memory import RoundSize
-from scripts.bench.common.vllm_memory import vllm_figures
-from scripts.bench.common.vllm_node import ROWS
+from scripts.bench.common.vllm_node import ROWS, vllm_figures
 
 ADAPTER_RANK: Final = 16
 ROUND_SHAPE: Final = "Qwen2.5-0.5B"

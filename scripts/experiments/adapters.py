@@ -29,7 +29,7 @@ from scripts.experiments.harness.plans import RunResult
 from scripts.experiments.harness.skills import SKILLS
 from scripts.experiments.models import STUDENT
 from scripts.experiments.reports.intervals import Estimate, estimate
-from scripts.experiments.reports.report_document import Document, Figure, table
+from scripts.experiments.reports.report_document import Document, table
 from scripts.experiments.reports.success import mean_success
 
 RANK: Final = 8
@@ -141,23 +141,8 @@ def document(results: Results, rounds: int, command: str) -> Document:
     return written
 
 
-def figures(results: Results, rounds: int) -> list[Figure]:
-    found = []
-    for name, base in GAINS:
-        more = gain(results, name, base, rounds)
-        if more:
-            mean = estimate(list(more.values())).mean
-            found.append(Figure(f"{name} against {base}: more success at the end", mean, "", "higher", ""))
-        for control, what in CONTROLS.items():
-            less = less_than(control, results, name, base, rounds) if (name, base) not in CONTROLS else None
-            if less is not None:
-                bar = f"≤ {BAR}" if name == SHARED and control == BARRED else ""
-                found.append(Figure(f"{name}: gain less than that of {what}", less.mean, "", "lower", bar))
-    return found
-
-
 def main() -> None:
-    EXPERIMENT.run(document, figures)
+    EXPERIMENT.run(document)
 
 
 if __name__ == "__main__":

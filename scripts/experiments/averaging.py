@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from scripts.bench.common.reporting import Figure
 from scripts.experiments.harness.experiment import Condition, Experiment, curve, per_cent_more, verdict
 from scripts.experiments.language_model.averaging_liars import (
     HONEST_REFUSED,
@@ -27,7 +28,7 @@ from scripts.experiments.language_model.averaging_liars import (
 from scripts.experiments.language_model.averaging_run import BASE_STEPS, Level, ReplicaPlan, ReplicaResult
 from scripts.experiments.reports.intervals import estimate
 from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, table
+from scripts.experiments.reports.report_document import Document, table
 
 ROUNDS: Final = 600
 REPLICAS: Final = 8

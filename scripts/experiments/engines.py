@@ -30,7 +30,7 @@ from scripts.experiments.harness.experiment import (
 from scripts.experiments.harness.plans import RunPlan, RunResult
 from scripts.experiments.heterogeneous import MODELS, TASKS
 from scripts.experiments.reports.intervals import Estimate
-from scripts.experiments.reports.report_document import Document, Figure, table
+from scripts.experiments.reports.report_document import Document, table
 from scripts.experiments.reports.success import effective_share, mean_success, member, member_success
 
 ROUNDS: Final = 80
@@ -118,20 +118,8 @@ def document(results: Results, rounds: int, command: str) -> Document:
     return written
 
 
-def figures(results: Results, rounds: int) -> list[Figure]:
-    found: list[Figure] = []
-    for condition in (VLLM, PROCESS):
-        for name, each in differences(results, condition, rounds).items():
-            what = f"{condition} less embedded, final success: {name}"
-            within = condition == VLLM
-            found.append(Figure(what, each.mean, "success", "higher"))
-            found.append(Figure(f"{what}, lower end", each.low, "success", "higher", "≤ 0" if within else None))
-            found.append(Figure(f"{what}, upper end", each.high, "success", "higher", "≥ 0" if within else None))
-    return found
-
-
 def main() -> None:
-    EXPERIMENT.run(document, figures)
+    EXPERIMENT.run(document)
 
 
 if __name__ == "__main__":

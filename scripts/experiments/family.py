@@ -16,6 +16,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from scripts.bench.common.reporting import Figure
 from scripts.experiments.harness.experiment import (
     WINDOW,
     Condition,
@@ -35,7 +36,7 @@ from scripts.experiments.harness.skills import SKILLS
 from scripts.experiments.models import STUDENT
 from scripts.experiments.reports.intervals import Estimate, over_tokens
 from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, table
+from scripts.experiments.reports.report_document import Document, table
 from scripts.experiments.reports.success import mean_success
 
 ROUNDS: Final = 80

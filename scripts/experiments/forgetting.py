@@ -28,7 +28,7 @@ from scripts.experiments.harness.plans import RunPlan, RunResult
 from scripts.experiments.heterogeneous import MODELS, TASKS
 from scripts.experiments.reports.intervals import estimate
 from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, table
+from scripts.experiments.reports.report_document import Document, table
 from scripts.experiments.reports.success import (
     LEAST,
     at_parting,
@@ -167,26 +167,8 @@ def document(results: Results, rounds: int, command: str) -> Document:
     return written
 
 
-def figures(results: Results, rounds: int) -> list[Figure]:
-    found: list[Figure] = []
-    if DEFAULTS in results:
-        most, where = greatest_fall(results[DEFAULTS], at_parting)
-        found.append(Figure(f"greatest fall of any skill alone ({where})", most, "success", "lower", f"≤ {BAR:g}"))
-        most, where = greatest_fall(results[DEFAULTS], lambda run: 0, at_parting)
-        found.append(Figure(f"greatest fall of any skill with peers ({where})", most, "success", "lower"))
-        most, where = greatest_fall(results[DEFAULTS], lambda run: 0)
-        found.append(Figure(f"greatest fall of any skill since the start ({where})", most, "success", "lower"))
-    if BEFORE in results:
-        most, where = greatest_fall(results[BEFORE], at_parting)
-        found.append(Figure(f"as it was: greatest fall of any skill alone ({where})", most, "success", "lower"))
-    more = difference(results, DEFAULTS, BEFORE, lambda r: mean_reward(r, slice(0, at_parting(r))))
-    if more is not None:
-        found.append(Figure("reward with peers, defaults less as it was", more.mean, "reward", "higher", "≥ 0"))
-    return found
-
-
 def main() -> None:
-    EXPERIMENT.run(document, figures)
+    EXPERIMENT.run(document)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from scripts.experiments.harness.experiment import (
 from scripts.experiments.harness.experiment import difference as paired_difference
 from scripts.experiments.harness.plans import NodeHistory, RunPlan, RunResult
 from scripts.experiments.reports.intervals import Estimate
-from scripts.experiments.reports.report_document import Document, Figure, table
+from scripts.experiments.reports.report_document import Document, table
 from scripts.experiments.reports.success import effective_share, mean_success, member, member_success, success
 
 ROUNDS: Final = 80
@@ -39,7 +39,7 @@ TASKS: Final = tuple(task.name for task in DEFAULT_TASKS)
 MEASURING: Final = Measuring(times=1, prompts=50, samples=2)
 WEAK: Final = 0.2  # sampled success at the start, below which a task counts as one that the model is weak on
 
-ALONE, TEXT_ONLY, BYTE_ALIGNED = "alone", "text only", "byte-aligned, floor 1"
+ALONE, TEXT_ONLY = "alone", "text only"
 CORRECTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "token IS": ("token_tis", "as byte-aligned, without the divergence filter"),
     "sequence IS": ("sequence_tis", "one truncated ratio for a whole completion"),
@@ -154,26 +154,8 @@ def document(results: Results, rounds: int, command: str) -> Document:
     return written
 
 
-def figures(results: Results, rounds: int) -> list[Figure]:
-    found: list[Figure] = []
-    members = by_strength(results)
-    if BYTE_ALIGNED in results and TEXT_ONLY in results:
-        weaker, stronger = (difference(results, BYTE_ALIGNED, TEXT_ONLY, n, rounds) for n in (members[0], members[-1]))
-        name = "byte-aligned against text only, final success"
-        found.append(Figure(f"{name}: {members[0]}, the weakest", weaker.mean, "success", "higher", "> 0"))
-        found.append(Figure(f"{name}: the same, lower end", weaker.low, "success", "higher"))
-        found.append(
-            Figure(f"{name}: {members[-1]}, the strongest, upper end", stronger.high, "success", "higher", "≥ 0")
-        )
-    if BYTE_ALIGNED in results and ALONE in results:
-        for n in members:
-            more = difference(results, BYTE_ALIGNED, ALONE, n, rounds)
-            found.append(Figure(f"byte-aligned against alone, final success: {n}", more.mean, "success", "higher"))
-    return found
-
-
 def main() -> None:
-    EXPERIMENT.run(document, figures)
+    EXPERIMENT.run(document)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from scripts.bench.common.reporting import Figure
 from scripts.experiments.harness.experiment import (
     WINDOW,
     Condition,
@@ -32,7 +33,7 @@ from scripts.experiments.harness.skills import SKILLS
 from scripts.experiments.models import SPECIALISTS
 from scripts.experiments.reports.intervals import Estimate, over_tokens
 from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, table
+from scripts.experiments.reports.report_document import Document, table
 
 ROUNDS: Final = 120
 GROUPS: Final = 4  # in one unit of I and J: 8 of them make an update

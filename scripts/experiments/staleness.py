@@ -27,7 +27,7 @@ from scripts.experiments.harness.plans import RunPlan, RunResult
 from scripts.experiments.harness.skills import SKILLS
 from scripts.experiments.models import STUDENT
 from scripts.experiments.reports.intervals import Estimate, estimate
-from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
+from scripts.experiments.reports.report_document import Document, conditions_table, table
 from scripts.experiments.reports.success import effective_share, mean_success
 
 ROUNDS: Final = 300
@@ -157,21 +157,8 @@ def document(results: Results, rounds: int, command: str) -> Document:
     return written
 
 
-def figures(results: Results, rounds: int) -> list[Figure]:
-    base, best = on_policy(results, rounds), best_at(results, BEHIND[-1], rounds)
-    if base is None or best is None:
-        return []
-    name, value = best
-    loss = 100 * (1 - value.mean / base.mean)
-    return [
-        Figure("on-policy, final reward", base.mean, "", "higher"),
-        Figure(f"{BEHIND[-1]} behind, best correction ({name}), final reward", value.mean, "", "higher"),
-        Figure(f"{BEHIND[-1]} behind, loss against on-policy", loss, "%", "lower", "≤ 5"),
-    ]
-
-
 def main() -> None:
-    EXPERIMENT.run(document, figures)
+    EXPERIMENT.run(document)
 
 
 if __name__ == "__main__":

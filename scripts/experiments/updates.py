@@ -18,7 +18,7 @@ from scripts.experiments.averaging import BATCH, EVERY, FAST_RATE, LEARNING_RATE
 from scripts.experiments.harness.experiment import Condition, Experiment, per_cent_more, verdict
 from scripts.experiments.language_model.averaging_run import AWAY_STEPS, BASE_STEPS, ReplicaPlan, ReplicaResult
 from scripts.experiments.reports.intervals import Estimate, estimate
-from scripts.experiments.reports.report_document import Document, Figure, table
+from scripts.experiments.reports.report_document import Document, table
 
 ROUNDS: Final = 600
 COUNTS: Final = (2, 8)
@@ -150,18 +150,8 @@ def document(results: Results, rounds: int, command: str) -> Document:
     return written
 
 
-def figures(results: Results, rounds: int) -> list[Figure]:
-    found = []
-    for name in results:
-        more = more_loss(results, name)
-        if more is not None:
-            bar = "≤ 0" if ROWS[name].has_bar else ""
-            found.append(Figure(f"{name} against NoLoCo, final loss", more.mean, "%", "lower", bar))
-    return found
-
-
 def main() -> None:
-    EXPERIMENT.run(document, figures)
+    EXPERIMENT.run(document)
 
 
 if __name__ == "__main__":

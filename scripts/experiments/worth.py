@@ -25,7 +25,7 @@ from scripts.experiments.harness.skills import EIGHT_SKILLS
 from scripts.experiments.models import PAIRS
 from scripts.experiments.reports.intervals import Estimate, estimate
 from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, table
+from scripts.experiments.reports.report_document import Document, table
 
 ROUNDS: Final = 120
 GROUPS: Final = 16  # own ones, two of each skill
@@ -224,25 +224,8 @@ def document(runs: Runs, rounds: int, command: str) -> Document:
     return written
 
 
-def figures(runs: Runs, rounds: int) -> list[Figure]:
-    """Returns the figures with a bar whose conditions have results."""
-    seconds = budget_seconds(runs)
-    if seconds is None:
-        return []
-
-    found = []
-    for name in (TODAY, AUTO):
-        if name in runs:
-            mean = estimate([mean_of_lacking(run, seconds) for run in runs[name]])
-            found.append(Figure(f"{name}: success on skills lacked at equal seconds", mean.mean, "", "higher"))
-            found.append(Figure(f"{name}: half of its interval", mean.half_width, "", "lower"))
-            least = min(each.mean for each in reached(runs[name], seconds).values())
-            found.append(Figure(f"{name}: the skill learnt least", least, "", "higher", f"≥ {BAR:g}"))
-    return found
-
-
 def main() -> None:
-    EXPERIMENT.run(document, figures)
+    EXPERIMENT.run(document)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import math
 import os
 import statistics
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final, Generic
 
 from scripts import REPOSITORY
+from scripts.bench.common.reporting import Figure, report
 from scripts.experiments import models
 from scripts.experiments.harness.plans import (
     ExperimentPlan,
@@ -32,7 +34,7 @@ from scripts.experiments.harness.plans import (
 from scripts.experiments.harness.runs import RunFailedError, run_all
 from scripts.experiments.reports.intervals import Estimate, estimate, smoothed
 from scripts.experiments.reports.plots import Line, line_plot
-from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures
+from scripts.experiments.reports.report_document import Document, conditions_table
 
 INTERRUPTED: Final = 130  # the exit status that shells give for Ctrl-C
 WINDOW: Final = 10  # a plotted reward is the mean of this many updates
@@ -182,16 +184,19 @@ class Experiment(Generic[R]):
     def run(
         self,
         document: Callable[[dict[str, list[R]], int, str], Document],
-        figures: Callable[[dict[str, list[R]], int], Sequence[Figure]],
+        figures: Callable[[dict[str, list[R]], int], Sequence[Figure]] = lambda results, rounds: (),
     ) -> None:
-        """The whole command: runs what is missing, writes the page and prints the figures; both are given the results
-        and the rounds."""
+        """The whole command: runs what is missing, writes the page, and prints the ``figures`` that a record in
+        docs/figures keeps; both are given the results and the rounds."""
         options = self.options()
         results = self.results(options)
         if not results:
             raise SystemExit("there is nothing to report on: no condition has the runs that were asked for")
         path = document(results, options.rounds, self.command(options)).write(options.docs)
-        print_figures(self.name, figures(results, options.rounds), written=path, as_json=options.json)
+        print(f"written: {path}", file=sys.stderr)
+        found = [figure for figure in figures(results, options.rounds) if math.isfinite(figure.value)]  # of many seeds
+        if found or options.json:
+            report(f"experiments/{self.name}", found, as_json=options.json)
 
 
 def over_nodes(result: RunResult, value: Callable[[NodeHistory], float]) -> float:
