@@ -63,6 +63,7 @@ class Record(Struct, frozen=True, omit_defaults=True):
     date: str | None = None  # ISO 8601
     load_average: float | None = None  # over a minute, before the run
     source: str | None = None  # of figures that were measured before there were records
+    commit: str | None = None  # the last that has the command, where it is gone
 
 
 def machine_here() -> Machine:
@@ -90,7 +91,7 @@ def page(records: Mapping[str, Record], rows: Sequence[Row] = ROWS) -> str:
         record = used[row.bench]
         ditto = row.bench == before
         where = "" if ditto else f"{_when(record)}, {letters[record.machine]}"
-        command = "" if ditto else f"`{record.command}`"
+        command = "" if ditto else f"`{record.command}`{f' at commit {record.commit}' if record.commit else ''}"
         lines.append(f"| {row.text} | {row.measured(record.figures)} | {row.bar} | {where} | {command} |")
         before = row.bench
     known = [f"- {letters[machine]}: {machine.text()}" for machine in machines]

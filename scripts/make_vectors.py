@@ -15,6 +15,11 @@ import json
 import sys
 from pathlib import Path
 
+from node.tasks.default_swarm import DEFAULT_TASKS
+from node.tasks.reasoning_sets import SAPO_TASKS
+from node.tasks.registry import default_manifest_tasks
+from node.tasks.split import part_of
+from node.tasks.task import SPLIT, canonical_json
 from protocol import limits
 from protocol.blob_id import blob_id, chunk_hashes
 from protocol.identity import NodeKey
@@ -24,6 +29,7 @@ from protocol.streams.manifest_messages import manifest_frame
 from protocol.wire import ANNOUNCEMENT_DOMAIN
 from scripts.vectors.announcement_vectors import (
     announcements,
+    gossip_messages,
     groups,
     refused_announcements,
     refused_groups,
@@ -31,7 +37,6 @@ from scripts.vectors.announcement_vectors import (
 from scripts.vectors.cluster_vectors import membership
 from scripts.vectors.engine_vectors import engine_messages
 from scripts.vectors.fingerprint_vectors import fingerprints
-from scripts.vectors.gossip_vectors import gossip_messages
 from scripts.vectors.lend_vectors import donor_invitations, lend_messages
 from scripts.vectors.plain_values import SEED, Json, pattern, plain
 from scripts.vectors.stream_vectors import (
@@ -42,9 +47,10 @@ from scripts.vectors.stream_vectors import (
     peer_messages,
     refused_stream_messages,
 )
-from scripts.vectors.task_vectors import default_manifest, prompts, tasks
 from scripts.vectors.tensor_vectors import compressed_weights, dense_weights, sparse_updates, weight_diffs
 
+PROMPT_SEEDS = (0, 1, 2, 3, 17, 2**31 - 1)
+WRONG = ("", "?", "0x", " 1")
 SHA2_256 = bytes([0x12, 32])  # before a digest: its multihash
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "vectors"
 
@@ -89,7 +95,7 @@ def manifests() -> list[Json]:
         Manifest("starling", ()),
         Manifest("starling", (("chain_sum", 1, b"\x01" * 16), ("basic_arithmetic", 200, b"\x02" * 16))),
         Manifest("стая", (("chain_sum", 1, b"\x01" * 16),)),
-        default_manifest("starling"),
+        Manifest("starling", default_manifest_tasks()),
     )
     return [
         {
@@ -103,6 +109,42 @@ def manifests() -> list[Json]:
         }
         for manifest in examples
     ]
+
+
+def tasks() -> list[Json]:
+    """The default swarm's tasks and two with worded questions, as entries of a manifest and as they are configured."""
+    return [
+        {
+            "task": task.name,
+            "version": task.version,
+            "seeds": task.seeds,
+            "max_new_tokens": task.max_new_tokens,
+            "configuration": canonical_json({**task.shape, "split": SPLIT}),
+            "config_hash": task.config_hash.hex(),
+        }
+        for task in (*DEFAULT_TASKS, *SAPO_TASKS[:2])
+    ]
+
+
+def prompts() -> list[Json]:
+    """Prompt references of the default swarm, the text that each stands for and whether it teaches, its right answer,
+    and rewards."""
+    vectors = []
+    for task in DEFAULT_TASKS:
+        for seed in PROMPT_SEEDS:
+            prompt = task.prompt(task.ref(seed))
+            answers = [str(prompt.answer), *WRONG]
+            rewards = dict(zip(answers, task.rewards(prompt, answers), strict=True))
+            vectors.append(
+                {
+                    "prompt": plain(prompt.ref),
+                    "text": prompt.text,
+                    "part": part_of(prompt).value,
+                    "answer": prompt.answer,
+                    "rewards": rewards,
+                }
+            )
+    return vectors
 
 
 def all_vectors() -> dict[str, list[Json]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 import itertools
 import socket
 import threading
@@ -24,7 +23,7 @@ from aiohttp import web
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from node.api.page import add_page
-from scripts.bench.common.browser import opened_browser, set_screen
+from scripts.bench.common.browser import opened_browser, screenshot, set_screen
 from scripts.page_answers import STATES, State, made_answers
 
 PEERS = (3, 200)
@@ -134,9 +133,7 @@ def take_picture(
         browser.execute_script(ALL_OPEN)
     time.sleep(DRAWN_SECONDS)
     height = min(MAX_HEIGHT, int(browser.execute_script("return document.documentElement.scrollHeight")))
-    clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-    taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
-    picture.write_bytes(base64.b64decode(taken["data"]))
+    picture.write_bytes(screenshot(browser, width, height))
     return height
 
 

@@ -1,29 +1,40 @@
-"""Makes the README's pictures of a node among three, its web page and its starling top:
+"""Makes the README's pictures of a node among three, its web page and its starling top, and of a demonstration:
 
-    python -m scripts.pictures docs [--minutes 3] [--dark]
+    python -m scripts.pictures docs [--minutes 3]
+    python -m scripts.pictures docs --demo DEMO.json      ``starling demo --json DEMO.json`` writes it
 
 Three nodes with the three built-in models train on this machine for ``--minutes``, the first of them alone for a third
 of that time. Then the page of the first, without what stands behind clicks, is drawn in headless Chromium (Debian:
-chromium, chromium-driver) as page.png, its terminal interface as top.svg, and all nodes are ended.
+chromium, chromium-driver) as page.png, its terminal interface as top.svg, and all nodes are ended. No picture loads a
+font from a server.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
+import io
 import json
-import os
-import socket
+import re
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from node.top.watch import View
-from scripts.bench.common.browser import opened_browser, set_screen
-from scripts.top_picture import top_as_svg
+import msgspec
+from rich.console import Console
+from rich.terminal_theme import SVG_EXPORT_THEME
+from rich.text import Text
+from textual.pilot import Pilot
+
+from node.api.node_client import ask_status
+from node.demo.plan import DemoReport
+from node.demo.show import conclusions, reward_table
+from node.home import Home
+from node.top.terminal_app import Top
+from node.top.watch import Seen, Watch
+from scripts.bench.common.browser import opened_browser, screenshot, set_screen
+from scripts.bench.common.processes import free_port, started_node
 
 MODELS = ("wren", "robin", "finch")
 WIDTH = 1200
@@ -31,17 +42,21 @@ ALONE_SHARE = 1 / 3  # of the time: what the first node can do before others com
 BELOW_PX = 16
 SHOWN = "return Math.ceil(document.querySelector('.pair').getBoundingClientRect().bottom + scrollY)"
 TERMINAL = 80, 24  # columns and lines
+DEMO_COLUMNS = 76
 DRAWN_SECONDS = 8.0  # until the page has all its parts
+WAIT_SECONDS = 20.0  # for the node's answers
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--minutes", type=float, default=3.0)
-    parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--demo", type=Path, metavar="DEMO.json", help="draw this demonstration instead")
     arguments = parser.parse_args()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    if arguments.demo:
+        (arguments.folder / "demo.svg").write_text(demo_as_svg(arguments.demo), encoding="utf-8")
+        return
+    port = free_port()
     started: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="st-") as folder:
         try:
@@ -53,8 +68,8 @@ def main() -> None:
                     address = first_address(node)
                     time.sleep(60 * arguments.minutes * ALONE_SHARE)
             time.sleep(60 * arguments.minutes * (1 - ALONE_SHARE))
-            take_screenshot(port, arguments.folder / "page.png", dark=arguments.dark)
-            top = asyncio.run(top_as_svg(Path(folder) / MODELS[0], View.NODE, TERMINAL, []))
+            (arguments.folder / "page.png").write_bytes(page_picture(port))
+            top = asyncio.run(top_as_svg(Home(Path(folder) / MODELS[0])))
             (arguments.folder / "top.svg").write_text(top, encoding="utf-8")
         finally:
             for node in started:
@@ -64,12 +79,10 @@ def main() -> None:
 
 
 def start(home: Path, model: str, port: int, peer: str | None) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "node.cli.main", "up", "--json", "--home", str(home), "--name", model]
-    command += ["--model", f"builtin:{model}", "--listen", "/ip4/127.0.0.1/tcp/0", "--set", f"api.port={port}"]
-    offline = {"STARLING_SWARM__LAN_DISCOVERY": "false", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    flags = ["--name", model, "--model", f"builtin:{model}", *([] if peer is None else ["--peer", peer])]
+    flags += ["--set", f"api.port={port}", "--set", "machine.max_threads=1"]
     output = subprocess.PIPE if peer is None else subprocess.DEVNULL
-    command += [] if peer is None else ["--peer", peer]
-    return subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, env=os.environ | offline)
+    return started_node(home, *flags, stdout=output, stderr=subprocess.DEVNULL)
 
 
 def first_address(node: subprocess.Popen[bytes]) -> str:
@@ -83,17 +96,53 @@ def first_address(node: subprocess.Popen[bytes]) -> str:
     raise SystemExit("the first node ended before it listened")
 
 
-def take_screenshot(port: int, picture: Path, *, dark: bool) -> None:
+def page_picture(port: int) -> bytes:
     browser = opened_browser()
     try:
-        set_screen(browser, WIDTH, "dark" if dark else "light")
+        set_screen(browser, WIDTH, "light")
         browser.get(f"http://127.0.0.1:{port}/")
         time.sleep(DRAWN_SECONDS)
-        clip = {"x": 0, "y": 0, "width": WIDTH, "height": browser.execute_script(SHOWN) + BELOW_PX, "scale": 1}
-        taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
-        picture.write_bytes(base64.b64decode(taken["data"]))
+        return screenshot(browser, WIDTH, browser.execute_script(SHOWN) + BELOW_PX)
     finally:
         browser.quit()
+
+
+async def top_as_svg(home: Home) -> str:
+    """Returns what starling top shows first of the node that runs in ``home``."""
+    watch = Watch(home, Seen(await asyncio.to_thread(ask_status, home), time.time()), time.time)
+    async with Top(watch).run_test(size=TERMINAL) as pilot:
+        deadline_seconds = time.monotonic() + WAIT_SECONDS
+        while watch.seen.history is None:
+            if time.monotonic() > deadline_seconds:
+                raise SystemExit(f"the node did not answer with its history in {WAIT_SECONDS:g} s")
+            await pilot.pause(0.05)
+        await pilot.pause(0.3)
+        return terminal_svg(pilot)
+
+
+def terminal_svg(pilot: Pilot[None]) -> str:
+    """Returns what ``App.export_screenshot`` does, in the colours of a terminal."""
+    width, height = pilot.app.size
+    console = Console(
+        width=width, height=height, file=io.StringIO(), force_terminal=True, color_system="truecolor", record=True
+    )
+    console.print(pilot.app.screen._compositor.render_update(full=True, screen_stack=pilot.app._background_screens))
+    return without_fonts(console.export_svg(title="starling top", theme=SVG_EXPORT_THEME))
+
+
+def demo_as_svg(written: Path) -> str:
+    report = msgspec.json.decode(written.read_bytes(), type=DemoReport)
+    console = Console(record=True, width=DEMO_COLUMNS, file=io.StringIO(), highlight=False, force_terminal=True)
+    console.print(Text(f"$ starling demo --minutes {report.minutes:g}", style="bold"))
+    for result in report.models:
+        console.print(reward_table(result))
+    for line in conclusions(report):
+        console.print(Text(line))
+    return without_fonts(console.export_svg(title="starling demo"))
+
+
+def without_fonts(picture: str) -> str:
+    return re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

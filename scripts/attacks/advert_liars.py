@@ -21,7 +21,6 @@ A group counts once. A fetch that takes longer than generating counts for the ro
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import math
 import random
@@ -39,7 +38,7 @@ from node.configuration import LearnerSection
 from node.learner.foreign.intake import RolloutIntake
 from protocol.messages import Heartbeat, PromptRef, RolloutAdvert
 from protocol.rollouts import GROUP_MAGIC, Completion, FinishReason, Group, advert_of, encode_group
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.announcements.crowding import Standing
 from swarm.announcements.group_pool import GroupPool
 from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted
@@ -258,9 +257,8 @@ def figures(rounds: int) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=60)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     report("advert_liars", figures(arguments.rounds), as_json=arguments.json)
 

@@ -9,7 +9,6 @@ learner is killed: does the node still answer, write its metrics, and start the 
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
@@ -25,9 +24,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.processes import free_port, started_node
+from scripts.bench.common.reporting import Figure, figures_parser, report
 
-STARLING: Final = (sys.executable, "-m", "node.cli.main")
 DESCRIPTORS: Final = 1024
 SILENT: Final = 1136
 READERS: Final = 40
@@ -85,28 +84,26 @@ def until(condition: Callable[[], bool], at_most_seconds: float = PATIENCE_SECON
 
 @contextmanager
 def victim() -> Iterator[Victim]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="st-") as home:
-        command = [*STARLING, "up", "--home", home, "--listen", "/ip4/127.0.0.1/tcp/0", "--json", "--until-input-ends"]
-        command += ["--set", f"api.port={port}"]
-        environment = os.environ | {"STARLING_SWARM__LAN_DISCOVERY": "false"}
-        with subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.PIPE,
+    port = free_port()
+    with (
+        tempfile.TemporaryDirectory(prefix="st-") as home,
+        started_node(
+            Path(home),
+            "--set",
+            f"api.port={port}",
             stdout=subprocess.DEVNULL,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS)),
-        ) as node:
-            found = Victim(Path(home), port, node.pid)
-            try:
-                if not until(lambda: (found.status() or {}).get("state") == "training", 120.0):
-                    raise RuntimeError("the node did not start")
-                yield found
-            finally:
-                assert node.stdin is not None
-                node.stdin.close()
-                node.wait()
+        ) as node,
+    ):
+        found = Victim(Path(home), port, node.pid)
+        try:
+            if not until(lambda: (found.status() or {}).get("state") == "training", 120.0):
+                raise RuntimeError("the node did not start")
+            yield found
+        finally:
+            assert node.stdin is not None
+            node.stdin.close()
+            node.wait()
 
 
 def silent_crowd(node: Victim, stack: ExitStack) -> dict[str, bool]:
@@ -144,8 +141,7 @@ def readers_of_another_user(node: Victim) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_json_flag(parser)
+    parser = figures_parser(__doc__)
     arguments = parser.parse_args()
     with victim() as node:
         with ExitStack() as stack:

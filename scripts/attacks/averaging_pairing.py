@@ -12,7 +12,6 @@ strangers; then a fifth honest replica comes, and the virtual minutes until its 
 
 from __future__ import annotations
 
-import argparse
 import math
 import tempfile
 from collections.abc import Mapping
@@ -23,30 +22,21 @@ from random import Random
 from typing import Final
 
 import anyio
-import numpy as np
 from anyio.abc import TaskGroup
-from trio.testing import MockClock
 
 from protocol.errors import ProtocolError, TransportError
-from protocol.messages import Heartbeat
 from protocol.streams.averaging_messages import AVERAGING_PROTOCOL, Accept, Decline, Have, Offer, Propose
-from protocol.weights.dense_weights import ENCODING, encode_dense
-from protocol.weights.tensor_layout import TensorLayout
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.attacks.common.members import accepting, average_for_ever, in_virtual_time, now_seconds
+from scripts.bench.common.reporting import Figure, figures_parser, report
+from scripts.bench.scale.activity import offer_of
+from scripts.bench.scale.swarm_node import heartbeat, new_service
 from swarm import api
 from swarm.averaging.weight_exchange import Conversation
-from swarm.averaging.weights_difference import Difference, measure_difference
-from swarm.host import Stream
-from swarm.hosts.simulated.network import SimulatedNetwork
+from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.service import SwarmService
-from swarm.settings import ServiceSettings
 
-FAMILY: Final = bytes([1]) * 16
-LAYOUT: Final = TensorLayout.of({"weights": (2000,)})
-EPOCH: Final = 1_700_000_000.0
 REPLICAS: Final = 4
 CALM_SECONDS: Final = 600.0  # before strangers come
-PARTNER_SECONDS: Final = 30.0
 NEWCOMER_MINUTES: Final = 60.0
 KINDS: Final[Mapping[str, float]] = {  # how long a stranger keeps its name, in seconds
     "of no family": math.inf,
@@ -56,24 +46,6 @@ KINDS: Final[Mapping[str, float]] = {  # how long a stranger keeps its name, in 
 }
 
 
-def now_seconds() -> float:
-    return EPOCH + anyio.current_time()
-
-
-def weights(seed: int) -> bytes:
-    values = 1.0 + 0.1 * np.random.default_rng(seed).standard_normal(2000)
-    return encode_dense(LAYOUT, [(values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)])
-
-
-async def measured_at_once(encoding: str, theirs: Path, ours: Path, layout: TensorLayout) -> Difference:
-    """Measures without a thread, for which virtual time would not wait."""
-    return measure_difference(encoding, theirs, ours, layout)
-
-
-def heartbeat(family: bytes) -> Heartbeat:
-    return Heartbeat("n", "s", "m", family, bytes(16), 1, 1, "learning", 1.0, 0, 0, ())
-
-
 @dataclass
 class World:
     """One swarm in one folder."""
@@ -81,7 +53,7 @@ class World:
     folder: Path
     tasks: TaskGroup
     network: SimulatedNetwork
-    first: str | None = None
+    first: SimulatedHost | None = None
     commits: int = 0
     made: int = 0
     committed: anyio.Event = field(default_factory=anyio.Event)  # once, by any replica of this world
@@ -89,19 +61,9 @@ class World:
     async def member(self) -> SwarmService:
         self.made += 1
         name = f"member {self.made}"
-        (self.folder / name).mkdir()
-        settings = ServiceSettings(
-            home=str(self.folder / name),
-            swarm_name="attack",
-            swarm_id="ab" * 16,
-            name=name,
-            peers=() if self.first is None else (self.first,),
-        )
         host = self.network.host(name)
-        service = SwarmService(
-            host, host.key, settings, wall_clock=now_seconds, random=Random(name), measure=measured_at_once
-        )
-        self.first = self.first or host.addresses()[0]
+        service = new_service(host, name, self.folder / name, [self.first] if self.first else [], now_seconds)
+        self.first = self.first or host
         self.tasks.start_soon(service.run)
         await service.started.wait()
         return service
@@ -109,34 +71,19 @@ class World:
     async def replica(self) -> None:
         """Learns, and averages, for ever."""
         service = await self.member()
-        random = Random(self.made)
-        await service.answer(api.Beat(heartbeat(FAMILY)))
-        self.tasks.start_soon(self._average_for_ever, service, random)
+        await service.answer(api.Beat(heartbeat("replica")))
+        self.tasks.start_soon(average_for_ever, service, Random(self.made), self._note_commit)
 
-    async def _average_for_ever(self, service: SwarmService, random: Random) -> None:
-        blob = weights(random.randrange(1 << 30))
-        stored = service.store.put(blob)
-        offer = Offer(FAMILY, LAYOUT.digest, ENCODING, 1, stored, len(blob))
-        while True:
-            await anyio.sleep(random.uniform(10.0, 30.0))
-            reply = await service.answer(api.Average(offer, LAYOUT.tensors, PARTNER_SECONDS))
-            if isinstance(reply, api.AverageReply) and reply.partner is not None:
-                self.commits += 1
-                self.committed.set()
+    def _note_commit(self) -> None:
+        self.commits += 1
+        self.committed.set()
 
     async def stranger(self, *, of_family: bool) -> None:
         """Proposes to everybody, accepts everything, serves its blob, and never says that it holds a partner's."""
         service = await self.member()
-        blob = weights(self.made)
-        offer = Offer(FAMILY, LAYOUT.digest, ENCODING, 1, service.store.put(blob), len(blob))
+        offer = offer_of(service, self.made)
         if of_family:
-            await service.answer(api.Beat(heartbeat(FAMILY)))
-
-        async def accept(stream: Stream) -> None:
-            conversation = Conversation(stream)
-            if isinstance(await conversation.receive(1e6, Propose, Have), Propose):
-                await conversation.send(Accept(offer), 5.0)
-            await anyio.sleep_forever()
+            await service.answer(api.Beat(heartbeat("stranger")))
 
         async def propose(peer: str) -> None:
             while True:
@@ -145,7 +92,7 @@ class World:
                     await self._hold(service, Conversation(stream), peer, offer)
                 await anyio.sleep(0.5)
 
-        service.host.handle(AVERAGING_PROTOCOL, accept)
+        service.host.handle(AVERAGING_PROTOCOL, accepting(offer))
         await anyio.sleep(5.0)
         for peer in service.host.peers():
             self.tasks.start_soon(propose, peer)
@@ -200,19 +147,15 @@ async def _one_stranger(world: World, kind: str) -> None:
 
 def measured(minutes: float, strangers: int, kind: str | None, seed: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory(prefix="averaging-pairing-") as folder:
-        return anyio.run(
-            commits_and_newcomer, Path(folder), minutes, strangers, kind, seed,
-            backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)},
-        )  # fmt: skip
+        return in_virtual_time(commits_and_newcomer, Path(folder), minutes, strangers, kind, seed)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = figures_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=60.0, help="of virtual time under attack (default 60)")
     parser.add_argument("--strangers", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", choices=list(KINDS), help="strangers of this kind alone")
-    add_json_flag(parser)
     options = parser.parse_args()
     calm, alone = measured(options.minutes, 0, None, options.seed)
     figures = [

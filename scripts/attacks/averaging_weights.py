@@ -18,19 +18,17 @@ replicas; steps that were taken back; all as shares of those with eight honest r
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import anyio
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from node.averaging import noloco
@@ -39,14 +37,14 @@ from node.averaging.rules import AveragingStep, DenseRule, State, from_bf16_bits
 from node.policy.policy import Policy
 from protocol.weights.dense_weights import open_dense
 from protocol.weights.tensor_layout import TensorLayout
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.build_models import teaching_batch
 from scripts.experiments import models
 from scripts.experiments.harness.experiment import Condition, Measuring, run_plan
-from scripts.experiments.harness.node_engine import engine_of_node
-from scripts.experiments.harness.nodes_run import ROUND_SECONDS, ExperimentNode, policy_of, tasks_named
+from scripts.experiments.harness.nodes_run import ExperimentNode, execute
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm
 from scripts.experiments.harness.skills import SKILLS
+from scripts.experiments.reports.success import success
 from swarm.averaging.weights_difference import Difference
 
 KINDS: Final = ("negated", "ascent", "noise", "stale", "silent")
@@ -155,59 +153,36 @@ async def _never_answer(*arguments: object) -> None:
     await anyio.sleep_forever()
 
 
-def corrupt(swarm: SimulatedSwarm, node: ExperimentNode, kind: str, policy: Policy, seed: int) -> None:
-    """Makes one replica hostile: it judges nothing that it gets, and offers what ``kind`` says."""
+def corrupt(node: ExperimentNode, swarm: SimulatedSwarm | None, *, kind: str, seed: int) -> None:
+    """Makes the hostile replica so: it judges nothing that it gets, and offers what ``kind`` says."""
+    if node.name != HOSTILE or swarm is None:
+        return
     averaging: Any = swarm._services[HOSTILE]._averaging
     averaging._measure = _believe
     if kind == "silent":
         averaging._pairing._say = _say_nothing
         averaging._pairing._on_question = _never_answer
     else:
-        replica: Any = node._replica
-        replica._rule = HostileRule(kind, policy, seed)
+        replica: Any = node.replica
+        replica._rule = HostileRule(kind, node.policy, seed)
         replica.take_back_if_harmful = lambda *arguments: False
 
 
 def run(kind: str | None, seed: int, rounds: int) -> dict[str, float]:
     """Runs eight replicas, one of them of ``kind``; returns figures of the other seven."""
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    torch.manual_seed(seed)
     condition = Condition(kind or "clean", "", SETTINGS)
     plan = run_plan("attack", condition, seed, rounds, nodes=NODES, tasks=tuple(SKILLS), measuring=MEASURING)
-    tasks = tasks_named(plan.tasks)
-    began = time.process_time()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attack-")))
-        swarm = stack.enter_context(SimulatedSwarm([node.name for node in plan.nodes], folder, seed))
-        nodes = {}
-        for node_plan in plan.nodes:
-            policy = policy_of(node_plan, models.MODELS_FOLDER)
-            member = swarm.member(node_plan.name)
-            config = node_plan.config(seed)
-            engine = engine_of_node(config, policy, folder / "engines" / node_plan.name, stack)
-            node = ExperimentNode(node_plan, config, policy, engine, tasks, member, swarm.now_seconds)
-            stack.callback(node.close)
-            nodes[node_plan.name] = node
-            if kind is not None and node_plan.name == HOSTILE:
-                corrupt(swarm, node, kind, policy, seed)
-        for _ in range(rounds):
-            for node in nodes.values():
-                node.round()
-            swarm.pass_time(ROUND_SECONDS)
-        honest = [node for name, node in nodes.items() if name != HOSTILE]
-        for node in honest:
-            node.measure(rounds, prompts=MEASURING.prompts, samples=MEASURING.samples)
-        histories = [node.result(0) for node in honest]
+    made = partial(corrupt, kind=kind, seed=seed) if kind is not None else lambda *parts: None
+    result = execute(replace(plan, measure_at=(rounds,)), models.MODELS_FOLDER, made=made)
+    honest = [node for node in result.nodes if node.name != HOSTILE]
+    successes = [success(node, rounds) for node in honest]
     return {
-        "success": statistics.fmean(
-            statistics.fmean(history.measurements[-1].sampled.values()) for history in histories
-        ),
-        "reward": statistics.fmean(statistics.fmean(history.reward) for history in histories),
-        "outer steps": statistics.fmean(history.outer_steps for history in histories),
-        "worst": min(statistics.fmean(history.measurements[-1].sampled.values()) for history in histories),
-        "taken back": float(sum(history.taken_back for history in histories)),
-        "seconds": time.process_time() - began,
+        "success": statistics.fmean(successes),
+        "reward": statistics.fmean(statistics.fmean(node.reward) for node in honest),
+        "outer steps": statistics.fmean(node.outer_steps for node in honest),
+        "worst": min(successes),
+        "taken back": float(sum(node.taken_back for node in honest)),
+        "seconds": result.cpu_seconds,
     }
 
 
@@ -238,12 +213,11 @@ def figures_of(kind: str, runs: Sequence[dict[str, float]], clean: Sequence[dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = figures_parser(__doc__)
     parser.add_argument("--only", action="append", choices=KINDS, help="these attacks alone, and the clean run")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
-    add_json_flag(parser)
     options = parser.parse_args()
     models.ensure(models.STUDENT)
     seeds = range(options.first_seed, options.first_seed + options.seeds)

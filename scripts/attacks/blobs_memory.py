@@ -10,7 +10,6 @@ figures are the growth of the host's largest resident memory, for each connectio
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from contextlib import suppress
 
@@ -18,9 +17,9 @@ import anyio
 
 from protocol.errors import TransportError
 from protocol.identity import NodeKey
-from scripts import REPOSITORY
-from scripts.bench.common.process_memory import process_memory
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.process_usage import process_memory
+from scripts.bench.common.processes import child, line_of
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.host import Stream
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 
@@ -52,17 +51,11 @@ async def _fill(host: Libp2pHost, peer: str, streams: int) -> None:
 
 def measure(connections: int, streams: int) -> tuple[int, int]:
     """The largest resident memory before and after."""
-    command = [sys.executable, "-m", "scripts.attacks.blobs_memory", "--be-attacked"]
-    victim = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY)
-    try:
-        assert victim.stdout is not None
-        address = victim.stdout.readline().decode().strip()
+    with child("scripts.attacks.blobs_memory", "--be-attacked") as victim:
+        address = line_of(victim)
         before = process_memory(victim.pid).peak
         anyio.run(attack, address, connections, streams, backend="trio")
         return before, process_memory(victim.pid).peak
-    finally:
-        victim.terminate()
-        victim.wait()
 
 
 async def attack(address: str, connections: int, streams: int) -> None:
@@ -84,11 +77,10 @@ async def _attack_once(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = figures_parser(__doc__)
     parser.add_argument("--connections", type=int, default=12)
     parser.add_argument("--streams", type=int, default=100)
     parser.add_argument("--be-attacked", action="store_true", help=argparse.SUPPRESS)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     if arguments.be_attacked:
         anyio.run(be_attacked, backend="trio")

@@ -11,7 +11,6 @@ of our own in a store of 64 MiB, of the disk, and of the reputation of the attac
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,8 +20,9 @@ import anyio
 
 from protocol.limits import CHUNK_BYTES
 from protocol.streams.blob_messages import BlobStatus, ChunkRange, encode_answer_header
-from scripts.attacks.blobs_network import SYBILS, Answer, BlobNetwork, BlobNode, KnownBlobs, content, play, serve
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.attacks.common.blobs_network import SYBILS, Answer, BlobNetwork, BlobNode, KnownBlobs, content, serve
+from scripts.attacks.common.members import in_virtual_time
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.api import Wanted
 from swarm.host import PeerId, Stream
 
@@ -150,15 +150,14 @@ def attack(situation: str, kind: str | None, sybils: int, rounds: int, directory
                 serve(sybil, answers(blobs)[kind or ""])
             outcomes.append(await SITUATIONS[situation](network, blobs, rounds))
 
-    play(story)
+    in_virtual_time(story)
     return outcomes[0]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = figures_parser(__doc__)
     parser.add_argument("--sybils", type=int, default=SYBILS)
     parser.add_argument("--rounds", type=int, default=4)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     figures: list[Figure] = []
     for situation in SITUATIONS:

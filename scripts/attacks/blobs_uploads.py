@@ -11,7 +11,6 @@ blob that arrived took at the median, and the share of the bytes that one attack
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -25,8 +24,9 @@ from protocol.blob_id import blob_id
 from protocol.errors import TransportError
 from protocol.streams.blob_messages import BLOB_PROTOCOL, ChunkRange
 from protocol.streams.framing import framed_message
-from scripts.attacks.blobs_network import SYBILS, BlobNetwork, BlobNode, content, play
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.attacks.common.blobs_network import SYBILS, BlobNetwork, BlobNode, content
+from scripts.attacks.common.members import in_virtual_time
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.api import Wanted
 from swarm.host import Stream
 from swarm.hosts.simulated.network import SimulatedHost
@@ -129,15 +129,14 @@ def attack(kind: str | None, sybils: int, rounds: int, directory: Path) -> Outco
             outcome.most_of_one = max(got, default=0) / server.host.traffic().sent_bytes
             tasks.cancel_scope.cancel()
 
-    play(story)
+    in_virtual_time(story)
     return outcome
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = figures_parser(__doc__)
     parser.add_argument("--sybils", type=int, default=SYBILS)
     parser.add_argument("--rounds", type=int, default=3)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as directory:

@@ -10,7 +10,6 @@ the groups that are kept is reported: once as advertised, once where the adverts
 
 from __future__ import annotations
 
-import argparse
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import zstandard
 from protocol import limits
 from protocol.errors import ProtocolError
 from protocol.rollouts import GROUP_MAGIC, Group, decode_group
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 
 RUNS = 5
 ROUND_GROUPS = 32
@@ -127,8 +126,7 @@ def figures() -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_json_flag(parser)
+    parser = figures_parser(__doc__)
     arguments = parser.parse_args()
     report("decompression", figures(), as_json=arguments.json)
 

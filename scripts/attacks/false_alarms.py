@@ -12,7 +12,6 @@ together, or each by itself), or falls. Nobody attacks but where a fall is named
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from node.averaging.guard import AveragingGuard, OwnGroup, StepTrial
 from node.averaging.trial import TRIAL_ROUNDS
 from node.learner.influence.watch import FIRST_WALK, HARM, HARM_OF_NEWCOMERS, ROUNDS, compared
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.averaging.norm_history import FamilyPast
 
 Array = NDArray[np.float64]
@@ -176,9 +175,8 @@ def delays(node: Node, start: float, fallen: Callable[[float, int], float], bar:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of {LENGTH} rounds for each rate")
-    add_json_flag(parser)
     arguments = parser.parse_args()
     figures = []
     for case in CASES:

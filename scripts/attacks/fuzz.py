@@ -12,7 +12,6 @@ peak of what Python and numpy allocate meanwhile, for a share of the inputs and 
 
 from __future__ import annotations
 
-import argparse
 import gc
 import logging
 import sys
@@ -22,8 +21,7 @@ from random import Random
 
 from scripts.attacks.fuzzing.blobs import blob_targets
 from scripts.attacks.fuzzing.carried import carried_targets
-from scripts.attacks.fuzzing.engine import engine_targets
-from scripts.attacks.fuzzing.lending import lending_targets
+from scripts.attacks.fuzzing.engines import engine_targets, lending_targets
 from scripts.attacks.fuzzing.library import library_targets
 from scripts.attacks.fuzzing.machines import machine_targets
 from scripts.attacks.fuzzing.measuring import InputWatch, Record
@@ -32,7 +30,7 @@ from scripts.attacks.fuzzing.mutation import mutated
 from scripts.attacks.fuzzing.name_servers import name_targets
 from scripts.attacks.fuzzing.reaching import reaching_targets
 from scripts.attacks.fuzzing.targets import Target, blocks_in
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 
 BLOCK = 256  # inputs that are drawn from one seed
 PROGRESS_SECONDS = 20.0
@@ -145,14 +143,13 @@ def _line(name: str, record: Record) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--inputs", type=int, default=200_000, help="mutated ones")
     parser.add_argument("--structured", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="targets whose name begins so")
     parser.add_argument("--block", help="draws one block again, as it was printed; needs --only")
-    add_json_flag(parser)
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)  # the library logs every malformed message
     targets = [t for t in all_targets() if not options.only or t.name.startswith(tuple(options.only))]

@@ -10,7 +10,6 @@ resident memory at the peak, the longest wait for a status, and the CPU seconds 
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import threading
@@ -33,8 +32,8 @@ from protocol.errors import TransportError
 from protocol.identity import NodeKey
 from protocol.meeting_points import gossip_topic
 from protocol.messages import GroupAdvert, PromptRef, RolloutAdvert
-from scripts.bench.common.process_memory import ProcessMemory, forget_peak, process_memory
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.process_usage import ProcessMemory, cpu_seconds, forget_peak, process_memory
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.client import SwarmClient
 from swarm.host import Stream
@@ -171,16 +170,15 @@ class Victim:
 
     def __init__(self, directory: Path) -> None:
         self.process = SwarmProcess(0, directory, ())
-        self._proc = Path("/proc") / str(self.process.process.pid)
+        self._pid = self.process.process.pid
         self.longest_wait_seconds = self.longest_wait_cpu_seconds = 0.0
         self._stop = threading.Event()
 
     def cpu_seconds(self) -> float:
-        user, system = (self._proc / "stat").read_text().rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self._pid)
 
     def memory(self) -> ProcessMemory:
-        return process_memory(self.process.process.pid)
+        return process_memory(self._pid)
 
     def watch_status(self) -> None:
         client = SwarmClient(self.process.home / "swarm.sock", timeout_seconds=300.0)
@@ -227,9 +225,8 @@ async def send(stream: Stream, pieces: Iterable[bytes]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--only", nargs="*", choices=KINDS, metavar="KIND", default=list(KINDS))
-    add_json_flag(parser)
     arguments = parser.parse_args()
     figures = []
     for kind in arguments.only:

@@ -11,7 +11,6 @@ claim, as the code did before it measured.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -37,7 +36,7 @@ from node.state_sync.state_verdict import MeasuredSuccess
 from node.tasks.default_swarm import DEFAULT_TASKS
 from protocol.messages import Heartbeat, StateAdvert, StateBlob, TaskSuccess
 from protocol.weights.dense_weights import dense_bytes, encode_dense
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.experiments.harness.nodes_run import OwnProcessScorer
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm
 from swarm.announcements.state_sharing import MIN_SECONDS_BETWEEN_STATES
@@ -155,10 +154,9 @@ class Trial:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--by-claims", action="store_true")
-    add_json_flag(parser)
     arguments = parser.parse_args()
     honest, failed, seconds = 0, 0, 0.0
     for seed in range(arguments.trials):

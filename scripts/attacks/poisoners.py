@@ -19,16 +19,15 @@ seed by seed:
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from scripts.attacks.poisoning.careless import LenientTask
 from scripts.attacks.poisoning.kinds import KINDS
 from scripts.attacks.poisoning.learning import HONEST, IDENTITIES, TASKS, Learnt, learnt_beside
-from scripts.attacks.poisoning.lenient import lenient
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.experiments.reports.intervals import Estimate, estimate
 
 ROUNDS, QUICK_ROUNDS = 60, 20
@@ -44,7 +43,7 @@ LATE_ROUND = 21  # in which poisoners come where nothing but the guard helps: su
 
 def run(name: str, seed: int, rounds: int, *, log: bool) -> Learnt:
     kind = name.removeprefix(LENIENT).removeprefix(ONE)
-    tasks = {task: lenient(each) for task, each in TASKS.items()} if name.startswith(LENIENT) else TASKS
+    tasks = {task: LenientTask(each) for task, each in TASKS.items()} if name.startswith(LENIENT) else TASKS
     began = time.process_time()
     learnt = learnt_beside(
         None if kind in WITHOUT_POISONERS else kind,
@@ -148,7 +147,7 @@ def figures(results: Mapping[str, Sequence[Learnt]]) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = figures_parser(__doc__)
     parser.add_argument(
         "--kinds",
         default=",".join([*WITHOUT_POISONERS, *KINDS]),
@@ -158,7 +157,6 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--quick", action="store_true", help=f"one seed, {QUICK_ROUNDS} rounds")
-    add_json_flag(parser)
     options = parser.parse_args()
     seeds, rounds = (1, QUICK_ROUNDS) if options.quick else (options.seeds, options.rounds)
     results = {

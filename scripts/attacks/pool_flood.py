@@ -10,13 +10,12 @@ CPU is that of the pool for one message of the flood.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterable
 
 from protocol import limits
 from protocol.messages import GroupAdvert, PromptRef, RolloutAdvert
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.announcements.crowding import Standing
 from swarm.announcements.group_pool import GroupPool
 
@@ -84,8 +83,7 @@ def figures() -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_json_flag(parser)
+    parser = figures_parser(__doc__)
     arguments = parser.parse_args()
     report("pool_flood", figures(), as_json=arguments.json)
 

@@ -17,7 +17,6 @@ import argparse
 import json
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -27,7 +26,8 @@ import trio
 
 from protocol.errors import StarlingError
 from protocol.identity import NodeKey
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.processes import child, line_of
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.host import HandshakeReply, Stream
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 
@@ -138,28 +138,26 @@ async def attack(address: str, arguments: argparse.Namespace) -> tuple[list[floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--victim", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--private", action="store_true", help="attack a host of a private cluster")
     parser.add_argument("--kind", choices=sorted(FIRST_BYTES), default="silent")
     parser.add_argument("--sockets", type=int, default=1500)
     parser.add_argument("--rate", type=float, default=500.0, help="connections that the attacker opens a second")
     parser.add_argument("--joins", type=int, default=20)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, 4 * arguments.sockets + 1024), files))
     if arguments.victim:
         trio.run(listen, arguments.private)
         return
-    command = [sys.executable, __file__, "--victim", *(["--private"] if arguments.private else [])]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as victim:
-        assert victim.stdin is not None and victim.stdout is not None
+    with child("scripts.attacks.sockets", "--victim", *(["--private"] if arguments.private else [])) as victim:
+        assert victim.stdin is not None
         began = time.monotonic()
-        joined, attacker = trio.run(attack, victim.stdout.readline().strip(), arguments)
+        joined, attacker = trio.run(attack, line_of(victim), arguments)
         lasted_seconds = time.monotonic() - began
         victim.stdin.close()
-        used = json.loads(victim.stdout.readline())
+        used = json.loads(line_of(victim))
     seconds = [s for s in joined if s is not None]
     figures = [
         Figure("honest peers that joined", len(seconds) / max(1, len(joined)), "share", "higher", ">= .9"),

@@ -11,10 +11,9 @@ Nothing here uses a network; CPU is of the three attacks.
 
 from __future__ import annotations
 
-import argparse
 from time import process_time
 
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.peers.peer_listing import MAX_BANNED_LISTED, MAX_PEERS_LISTED
 from swarm.peers.peer_table import PeerTable
 from swarm.peers.reputation import Conduct, ReputationBook
@@ -23,10 +22,9 @@ NOW = 1_790_000_000.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--identities", type=int, default=5000)
     parser.add_argument("--honest", type=int, default=200)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     book, table = ReputationBook(), PeerTable()
     honest = [f"honest {number}" for number in range(arguments.honest)]

@@ -25,22 +25,22 @@ from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
-from trio.testing import MockClock
 
 from protocol.errors import ProtocolError, StarlingError, TransportError
 from protocol.meeting_points import gossip_topic
-from protocol.streams.averaging_messages import AVERAGING_PROTOCOL, Accept, Decline, Have, Offer, Propose
+from protocol.streams.averaging_messages import AVERAGING_PROTOCOL, Decline, Have, Offer, Propose
 from protocol.weights.dense_weights import ENCODING
+from scripts.attacks.common.members import accepting, average_for_ever, in_virtual_time, now_seconds
 from scripts.attacks.sybils import SYBILS_FIRST_NETWORK, capture_lookups
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.shared_opening import SharedOpening
-from scripts.bench.scale.activity import LAYOUT, group, weights
-from scripts.bench.scale.swarm_node import EPOCH, FAMILY, HEARTBEAT_SECONDS, SWARM_ID, heartbeat, new_service
+from scripts.bench.scale.activity import LAYOUT, PARTNER_SECONDS, fetch_one, group
+from scripts.bench.scale.swarm_node import FAMILY, HEARTBEAT_SECONDS, SWARM_ID, heartbeat, new_service
 from swarm import api
 from swarm.announcements.gossip import Gossip
 from swarm.announcements.pacing import heartbeat_seconds
 from swarm.averaging.weight_exchange import Conversation
-from swarm.host import GossipVerdict, Stream
+from swarm.host import GossipVerdict
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers.peer_exchange import PeerExchange
 from swarm.service import SwarmService
@@ -51,15 +51,9 @@ CALM_SECONDS: Final = 120.0  # before the identities come
 BEFORE_JOINING_SECONDS: Final = 60.0
 ROUND_SECONDS: Final = 10.0
 FETCH_SECONDS: Final = 20.0
-LEARNING_SECONDS: Final = (10.0, 30.0)  # between two searches for a partner
-PARTNER_SECONDS: Final = 30.0
 REDIAL_SECONDS: Final = 10.0
 PROPOSE_SECONDS: Final = 10.0
 NAMED_AT_ONCE: Final = 64
-
-
-def now_seconds() -> float:
-    return EPOCH + anyio.current_time()
 
 
 @dataclass
@@ -84,7 +78,7 @@ class Member:
             await self.service.answer(api.Beat(heartbeat(self.peer[-6:])))
             tasks.start_soon(self._share)
             tasks.start_soon(self._fetch, honest)
-            tasks.start_soon(self._average)
+            tasks.start_soon(average_for_ever, self.service, Random(f"{self.peer} averages"), self._note_commit)
 
     @property
     def peer(self) -> str:
@@ -110,35 +104,20 @@ class Member:
         random, cursor = Random(f"{self.peer} fetches"), 0
         while True:
             await anyio.sleep(random.uniform(0.8, 1.2) * ROUND_SECONDS)
-            seen = await self.service.answer(api.AskSeenGroups(cursor, 1000))
-            assert isinstance(seen, api.SeenGroups)
-            peers = {member.peer for member in honest}
-            of_honest = [each for each in seen.groups if each.peer in peers]
-            cursor = seen.groups[-1].cursor if seen.groups else cursor
-            if not of_honest:
+            cursor, is_here = await fetch_one(
+                self.service, cursor, lambda: {member.peer for member in honest}, random, FETCH_SECONDS
+            )
+            if is_here is None:
                 self.without_news += 1
-                continue
-            chosen = random.choice(of_honest)
-            wanted = (api.Wanted(chosen.advert.blob, chosen.advert.size, (chosen.peer,)),)
-            outcome = await self.service.answer(api.Fetch(wanted, FETCH_SECONDS))
-            assert isinstance(outcome, api.FetchedList)
-            if not outcome.fetched[0].is_here:
+            elif not is_here:
                 self.missed += 1
-                continue
-            self.fetched += 1
-            self.first_group_seconds = min(self.first_group_seconds, self.age_seconds)
-            await self.service.answer(api.Judge(chosen.peer, chosen.advert.blob, api.Judgement.USED, ""))
+            else:
+                self.fetched += 1
+                self.first_group_seconds = min(self.first_group_seconds, self.age_seconds)
 
-    async def _average(self) -> None:
-        random = Random(f"{self.peer} averages")
-        blob = weights(random.randrange(1 << 30))
-        offer = Offer(FAMILY, LAYOUT.digest, ENCODING, 1, self.service.store.put(blob), len(blob))
-        while True:
-            await anyio.sleep(random.uniform(*LEARNING_SECONDS))
-            reply = await self.service.answer(api.Average(offer, LAYOUT.tensors, PARTNER_SECONDS))
-            if isinstance(reply, api.AverageReply) and reply.partner is not None:
-                self.commits += 1
-                self.first_commit_seconds = min(self.first_commit_seconds, self.age_seconds)
+    def _note_commit(self) -> None:
+        self.commits += 1
+        self.first_commit_seconds = min(self.first_commit_seconds, self.age_seconds)
 
 
 class Identity:
@@ -161,7 +140,7 @@ class Identity:
         await anyio.sleep(self._random.uniform(0.0, REDIAL_SECONDS))
         async with self._host.run(), anyio.create_task_group() as tasks:
             await self._host.subscribe(gossip_topic(SWARM), lambda *_: GossipVerdict.IGNORE, lambda *_: None)
-            self._host.handle(AVERAGING_PROTOCOL, self._accept)
+            self._host.handle(AVERAGING_PROTOCOL, accepting(self._offer))
             tasks.start_soon(self._beat)
             tasks.start_soon(self._propose)
             while True:
@@ -197,12 +176,6 @@ class Identity:
                 with suppress(TransportError, ProtocolError):
                     await conversation.receive(PARTNER_SECONDS, Have, Decline)
                 await conversation.drop()
-
-    async def _accept(self, stream: Stream) -> None:
-        conversation = Conversation(stream)
-        if isinstance(await conversation.receive(1e6, Propose, Have), Propose):
-            await conversation.send(Accept(self._offer), 5.0)
-        await anyio.sleep_forever()
 
 
 @dataclass
@@ -310,10 +283,7 @@ def played(sybils: int, options: argparse.Namespace) -> Outcome:
     opening.install()
     try:
         with tempfile.TemporaryDirectory(prefix="sybil-members-") as folder:
-            return anyio.run(
-                play, Path(folder), sybils, options,
-                backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)},
-            )  # fmt: skip
+            return in_virtual_time(play, Path(folder), sybils, options)
     finally:
         opening.uninstall()
 
@@ -342,14 +312,13 @@ def figures_of(calm: Outcome, siege: Outcome) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = figures_parser(__doc__)
     parser.add_argument("--sybils", type=int, default=300)
     parser.add_argument("--networks", type=int, default=2, help="/24 networks from which the identities come")
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--joiners", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=3.0, help="of virtual time, from the first joiner on")
     parser.add_argument("--seed", type=int, default=1)
-    add_json_flag(parser)
     options = parser.parse_args()
     calm, siege = played(0, options), played(options.sybils, options)
     report(f"{options.sybils} identities beside members", figures_of(calm, siege), as_json=options.json)

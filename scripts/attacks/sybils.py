@@ -24,12 +24,11 @@ from time import process_time
 from typing import Any
 
 import anyio
-import trio
-import trio.testing
 
 from protocol.errors import StarlingError
 from protocol.messages import Announcement, Heartbeat
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.attacks.common.members import in_virtual_time
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.announcements.gossip import Gossip
 from swarm.announcements.pacing import PRESENT_SECONDS, heartbeat_seconds
 from swarm.host import Stream
@@ -216,7 +215,7 @@ async def play(sybils: int, arguments: argparse.Namespace) -> Outcome:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--sybils", type=int, default=300)
     parser.add_argument("--networks", type=int, default=2)
     parser.add_argument("--honest", type=int, default=8)
@@ -224,12 +223,8 @@ def main() -> None:
     parser.add_argument("--announce", action="store_true", help="the identities send heartbeats as honest nodes do")
     parser.add_argument("--dht", action="store_true", help="look-ups of joiners find identities alone")
     parser.add_argument("--seed", type=int, default=1)
-    add_json_flag(parser)
     arguments = parser.parse_args()
-    calm, siege = (
-        trio.run(play, sybils, arguments, clock=trio.testing.MockClock(autojump_threshold=0))
-        for sybils in (0, arguments.sybils)
-    )
+    calm, siege = (in_virtual_time(play, sybils, arguments) for sybils in (0, arguments.sybils))
     figures = [
         Figure("connections among honest nodes", siege.kept / calm.kept, "of calm", "higher", ">= .9"),
         Figure("joiners with two honest nodes or more", siege.joined / calm.joined, "of calm", "higher", ">= .9"),

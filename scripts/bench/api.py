@@ -8,35 +8,29 @@ see the same machine; steps are the learner's own round events. The client runs 
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
-import os
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import IO
 
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.processes import free_port, started_node
+from scripts.bench.common.reporting import Figure, figures_parser, report
 
-STARLING = (sys.executable, "-m", "node.cli.main")
 REQUESTS_PER_SECOND = 50
 WINDOW_SECONDS = 10.0
 WARM_ROUNDS = 20
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = figures_parser(__doc__)
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="of requests; as many seconds again pass without requests"
     )
-    add_json_flag(parser)
     arguments = parser.parse_args()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="st-") as home:
         latencies, quiet, asked = measure(home, port, windows=max(1, round(arguments.seconds / WINDOW_SECONDS)))
     slowest = sorted(latencies)[int(0.99 * len(latencies))]
@@ -50,14 +44,11 @@ def main() -> None:
 
 def measure(home: str, port: int, *, windows: int) -> tuple[list[float], float, float]:
     """Returns the seconds of each request, and the learner's steps a second without and with requests."""
-    command = [*STARLING, "up", "--home", home, "--listen", "/ip4/127.0.0.1/tcp/0", "--json", "--until-input-ends"]
-    command += ["--set", f"api.port={port}"]
-    environment = os.environ | {"STARLING_SWARM__LAN_DISCOVERY": "false"}
     steps: list[float] = []  # when each was reported
     latencies: list[float] = []
     counts = {False: 0, True: 0}
     lasted = {False: 0.0, True: 0.0}
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as node:
+    with started_node(Path(home), "--set", f"api.port={port}") as node:
         assert node.stdin is not None and node.stdout is not None
         warm = threading.Event()
 

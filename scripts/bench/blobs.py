@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,8 +30,8 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.identity import NodeKey
 from protocol.limits import CHUNK_BYTES
-from scripts import REPOSITORY
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.processes import child, line_of
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.api import Wanted
 from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
@@ -112,34 +111,20 @@ async def measure(there: dict[str, str], size: int, rounds: int, directory: Path
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = figures_parser(__doc__)
     parser.add_argument("--mib", type=int, default=64, help="size of the blob")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     size = arguments.mib << 20
     if arguments.serve:
         anyio.run(serve, size, arguments.serve, backend="trio")
         return
     with tempfile.TemporaryDirectory() as directory:
-        command = [
-            sys.executable,
-            "-m",
-            "scripts.bench.blobs",
-            "--mib",
-            str(arguments.mib),
-            "--serve",
-            f"{directory}/there",
-        ]
-        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY)
-        try:
-            assert server.stdout is not None
-            there = json.loads(server.stdout.readline())
+        served = ["--mib", str(arguments.mib), "--serve", f"{directory}/there"]
+        with child("scripts.bench.blobs", *served) as server:
+            there = json.loads(line_of(server))
             ours, raws = anyio.run(measure, there, size, arguments.rounds, Path(directory) / "here", backend="trio")
-        finally:
-            server.terminate()
-            server.wait()
     our_rate, raw_rate = (size / 1e6 / statistics.median(seconds) for seconds in (ours, raws))
     report(
         "blobs",

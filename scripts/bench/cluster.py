@@ -17,7 +17,6 @@ the first round in which it learnt from a rollout of the founder.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -35,8 +34,9 @@ from protocol.cluster.documents import Invitation, Revocations, sign_invitation,
 from protocol.cluster.invite import decode_invite, encode_invite
 from protocol.errors import RefusedError
 from protocol.identity import NodeKey
-from scripts.bench.common.process_memory import process_memory
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.process_usage import process_memory
+from scripts.bench.common.processes import STARLING, quiet_environment, started_node
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.cluster.cluster_files import cluster_files, found_cluster
 from swarm.cluster.joining import Newcomer
@@ -201,35 +201,26 @@ def revocation(directory: Path, cluster: Cluster, first: SwarmProcess) -> list[F
 
 def new_node(directory: Path) -> list[Figure]:
     """Measures how soon a node with an invite learns from a rollout of the founder."""
-    environment = os.environ | {"STARLING_SWARM__LAN_DISCOVERY": "false", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "node.cli.main"]
+    environment = quiet_environment()
     home = directory / "founder"
-    created = [*command, "swarm", "create", "--private", "--name", "bench", "--home", str(home)]
+    created = [*STARLING, "swarm", "create", "--private", "--name", "bench", "--home", str(home)]
     subprocess.run(created, check=True, capture_output=True, env=environment)
 
-    def up(*flags: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*command, "up", "--json", "--listen", "/ip4/127.0.0.1/tcp/0", *flags],
-            stdout=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
-
-    def wait_for(process: subprocess.Popen[str], wanted: Callable[[dict[str, Any]], bool]) -> None:
+    def wait_for(process: subprocess.Popen[bytes], wanted: Callable[[dict[str, Any]], bool]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             if wanted(json.loads(line)):
                 return
         raise SystemExit("the node ended")
 
-    nodes = [up("--home", str(home))]
+    nodes = [started_node(home)]
     try:
         wait_for(nodes[0], lambda event: event["event"] == "round")
         invited = subprocess.run(
-            [*command, "invite", "--home", str(home)], check=True, capture_output=True, text=True, env=environment
+            [*STARLING, "invite", "--home", str(home)], check=True, capture_output=True, text=True, env=environment
         )
         began = time.monotonic()
-        nodes.append(
-            up("--home", str(directory / "second"), "--model", "builtin:robin", "--join", invited.stdout.strip())
-        )
+        nodes.append(started_node(directory / "second", "--model", "builtin:robin", "--join", invited.stdout.strip()))
         wait_for(nodes[1], lambda event: event["event"] == "round" and event["foreign_groups_used_total"] > 0)
         seconds = time.monotonic() - began
     finally:
@@ -241,9 +232,8 @@ def new_node(directory: Path) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=90.0, help="at most so many seconds of strangers")
-    add_json_flag(parser)
     flags = parser.parse_args()
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="st-") as folder:

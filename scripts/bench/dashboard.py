@@ -3,10 +3,10 @@ must never do: ask another server, be wider than a phone, shut out a keyboard or
 
     python -m scripts.bench.dashboard [--json] [--peers 200] [--seconds 20]
 
-The supervisor and its peers are those of ``api_peers.py``: every peer changes each second and a round ends each second,
-more often than in a real swarm. The page is opened in headless Chromium (Debian: chromium, chromium-driver) and
-watched twice: as it opens, and with the table of all peers open, scrolled to its middle. Its share is
-the CPU time of its renderer's main thread (script, layout, painting), by the browser's own account
+The supervisor is real, its peers are not (``common/crowded_supervisor.py``): every peer changes each second and a round
+ends each second, more often than in a real swarm. The page is opened in headless Chromium (Debian: chromium,
+chromium-driver) and watched twice: as it opens, and with the table of all peers open, scrolled to its middle. Its share
+is the CPU time of its renderer's main thread (script, layout, painting), by the browser's own account
 (Performance.getMetrics); that of the renderer with all its threads, which draw without a GPU here, is reported too.
 Then updates are counted on a row that is on the screen, and axe-core looks at the page with everything open, light and
 dark, 1440 and 375 pixels wide.
@@ -14,19 +14,18 @@ dark, 1440 and 375 pixels wide.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import socket
 import sys
 import tempfile
 import time
 
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from scripts.bench.api_peers import started_supervisor, wait_until_known
 from scripts.bench.common.browser import barriers, opened_browser, pixels_beyond, requests_elsewhere, set_screen
-from scripts.bench.common.processor_time import cpu_seconds
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.crowded_supervisor import started_supervisor, wait_until_known
+from scripts.bench.common.process_usage import cpu_seconds
+from scripts.bench.common.processes import free_port
+from scripts.bench.common.reporting import Figure, figures_parser, report
 
 SETTLE_SECONDS = 3.0  # until the page has all it asked for
 COUNTED_SECONDS = 10.0
@@ -43,18 +42,16 @@ ROUND_SHOWN = f"return {MIDDLE}.querySelector('[data-title=round]').textContent"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = figures_parser(__doc__)
     parser.add_argument("--peers", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each of the two measurements")
-    add_json_flag(parser)
     arguments = parser.parse_args()
     report("dashboard", figures(arguments.peers, arguments.seconds), as_json=arguments.json)
 
 
 def figures(peers: int, seconds: float) -> list[Figure]:
     """Starts all processes, measures, and ends them."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="st-") as home, started_supervisor(home, port, peers) as supervisor:
         try:
             wait_until_known(port, peers)

@@ -5,37 +5,27 @@ at temperature 1 from the full distribution, log-probabilities kept:
   mixed   each prompt has its own limit, 8 to 128 new tokens; end-of-sequence may be sampled; tokens count up to the
           limit or the end, whichever is first
   fixed   64 new tokens each; the model cannot sample the end-of-sequence token
-  group   another Qwen3 shape, whose sizes are flags: 8 prompts of 512 tokens, 8 answers of 64 tokens each; the engine
-          with each prompt's keys and values held once, against the engine with a copy of them in every row
-  protocol  with ``--against vllm``: vLLM behind the engine protocol, as a node has it, against vLLM alone, on a
-          published model's shape with random weights (``common.vllm_decoding``)
-  drafts  on request: the default swarm's tasks, answered by a built-in model, fresh and trained; the engine with
-          guesses from earlier answers against the engine without (``common.draft_decoding``)
-  early   on request: rounds of a learner whose engine has a process of its own; learning that begins beside it against
-          learning that waits for its end (``common.early_rounds``), at several ``--early-rows``
 The contenders take turns, round after round, on the same number of threads; the figures are medians over the rounds.
-With ``--busy N``, N processes that compute without end run beside the counted rounds (of ``group``, beside all).
+With ``--busy N``, N processes that compute without end run beside the counted rounds.
 
-    python -m scripts.bench.engine [--workloads mixed fixed group protocol drafts early] [--busy 8] [--against vllm]
-                                   [--json]
+    python -m scripts.bench.engine [--workloads mixed fixed] [--busy 8] [--against vllm] [--json]
 
 ``--against vllm`` uses what ``starling engine install vllm`` has installed, and installs it (3.5 GB) if it is missing.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
 from transformers.utils import logging as transformers_logging
 
 from node.configuration import PolicySection
@@ -43,31 +33,31 @@ from node.engines.torch import TorchEngine
 from node.engines.vllm_backend.environment import environment_at
 from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
-from scripts.bench.common import vllm_decoding
-from scripts.bench.common.busy import busy_processes
-from scripts.bench.common.compute_process import ensure_compute_environment
-from scripts.bench.common.draft_decoding import SHAPES as DRAFT_SHAPES
-from scripts.bench.common.draft_decoding import measure_drafts
-from scripts.bench.common.early_rounds import measure_early
 from scripts.bench.common.generation_turns import COMPLETIONS, GenerateOnce, Workload, engine_round, measure, vllm_round
-from scripts.bench.common.group_decoding import GroupShape, measure_groups
-from scripts.bench.common.published_shapes import SHAPES
-from scripts.bench.common.reporting import Figure, add_json_flag, report
-from scripts.bench.common.small_qwen3 import small_qwen3
+from scripts.bench.common.processes import ensure_compute_environment
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.contenders.vllm_contender import vllm_worker
 
 CHARACTERS: Final = 98  # and <pad>, <eos>: a vocabulary of 100
-WORKLOADS: Final = ("mixed", "fixed", "group", vllm_decoding.NAME)
-ON_REQUEST: Final = ("drafts", "early")  # take ten minutes
-GROUP_SHAPE: Final = GroupShape(
-    layers=8, hidden=256, heads=8, kv_heads=8, prompts=8, prompt_tokens=512, answer_tokens=64
-)
+WORKLOADS: Final = ("mixed", "fixed")
 PROMPTS: Final = 16
 
 
 def save_model(folder: Path) -> None:
     """Writes the tiny model and its character tokenizer."""
-    config = small_qwen3(vocabulary=CHARACTERS + 2, layers=4, hidden=128, heads=4, kv_heads=2, positions=1024, eos_id=1)
+    config = Qwen3Config(
+        vocab_size=CHARACTERS + 2,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        eos_token_id=1,
+    )
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]  # transformers
     model.save_pretrained(folder)
@@ -151,25 +141,12 @@ def figures_of(work: Workload, speeds: dict[str, float]) -> list[Figure]:
 
 def main() -> None:
     ensure_compute_environment()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--against", choices=["vllm"], help="also measure vLLM, in its own environment")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--workloads", nargs="+", choices=[*WORKLOADS, *ON_REQUEST], default=list(WORKLOADS))
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--busy", type=int, default=0, metavar="N", help="run N processes that compute without end")
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="SmolLM2-135M", help="of protocol's model")
-    parser.add_argument("--shape-layers", type=int, help="the first layers of that alone")
-    parser.add_argument(
-        "--draft-models", nargs="+", choices=list(DRAFT_SHAPES), default=list(DRAFT_SHAPES), help="of drafts"
-    )
-    parser.add_argument("--training-rounds", type=int, default=200, help="of drafts' trained model")
-    parser.add_argument("--early-rows", type=int, nargs="+", default=[32, 128], help="of early's engine")
-    parser.add_argument("--apart", action="store_true", help="early: quotas of their own for learner and engine")
-    sizes = parser.add_argument_group("the group workload's sizes")
-    for field in fields(GroupShape):
-        flag = f"--{field.name.replace('_', '-')}"
-        sizes.add_argument(flag, type=int, default=getattr(GROUP_SHAPE, field.name))
-    add_json_flag(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
@@ -185,24 +162,6 @@ def main() -> None:
                     figures += figures_of(work, measure(contenders, arguments.rounds, arguments.busy))
             else:
                 figures += figures_of(work, measure(contenders, arguments.rounds, arguments.busy))
-        if "group" in arguments.workloads:
-            shape = GroupShape(**{field.name: getattr(arguments, field.name) for field in fields(GroupShape)})
-            folder = Path(temporary)
-            with busy_processes(arguments.busy):
-                figures += measure_groups(shape, folder, endless_tokens(folder), CHARACTERS + 2, arguments.rounds)
-        if vllm_decoding.NAME in arguments.workloads and arguments.against == "vllm":
-            sizes_of = (arguments.shape, arguments.shape_layers, arguments.threads, arguments.rounds)
-            figures += vllm_decoding.measure_protocol(Path(temporary), *sizes_of)
-        if "drafts" in arguments.workloads:
-            with busy_processes(arguments.busy):
-                models = arguments.draft_models
-                figures += measure_drafts(Path(temporary), models, arguments.rounds, arguments.training_rounds)
-        if "early" in arguments.workloads:
-            with busy_processes(arguments.busy):
-                for rows in arguments.early_rows:
-                    figures += measure_early(
-                        Path(temporary), CHARACTERS + 2, arguments.rounds, rows, apart=arguments.apart
-                    )
     report("engine", figures, as_json=arguments.json)
 
 

@@ -18,7 +18,6 @@ reads: an allocation above it fails.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -37,13 +36,12 @@ from node.fit.model_sizes import ModelSizes, known_sizes
 from node.fit.settings import MemorySettings
 from node.fit.workload import Workload
 from scripts import REPOSITORY
-from scripts.bench.common.compute_process import ensure_compute_environment
 from scripts.bench.common.model_shapes import write_model
+from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.published_shapes import SHAPES
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.round_memory import RoundSize
-from scripts.bench.common.vllm_memory import vllm_figures
-from scripts.bench.common.vllm_node import ROWS
+from scripts.bench.common.vllm_node import ROWS, vllm_figures
 
 ADAPTER_RANK: Final = 16
 ROUND_SHAPE: Final = "Qwen2.5-0.5B"
@@ -191,7 +189,7 @@ def round_figures(folder: Path, name: str, rank: int, limit_bytes: int) -> list[
 
 def main() -> None:
     ensure_compute_environment()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--shape", choices=sorted(SHAPES), action="append", help="only this one; repeatable")
     parser.add_argument("--layers", type=int, help="use so many layers of each shape")
     parser.add_argument("--batch-tokens", type=int, default=512)
@@ -201,7 +199,6 @@ def main() -> None:
     )
     parser.add_argument("--vllm", action="store_true", help="the process of vLLM alone")
     parser.add_argument("--threads", type=int, default=1, help="of vLLM")
-    add_json_flag(parser)
     arguments = parser.parse_args()
     size = RoundSize(prompt_tokens=64, answer_tokens=64, groups=4, completions=4)
     figures: list[Figure] = []

@@ -15,7 +15,6 @@ torch, one sequence at a time with recomputation. The benchmark fails unless all
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -28,8 +27,8 @@ import torch
 
 from node.kernels.linear_logp import linear_logps
 from scripts import REPOSITORY
-from scripts.bench.common.compute_process import ensure_compute_environment
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.processes import ensure_compute_environment
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.contenders.learner_head import Head, plain
 from scripts.bench.contenders.trl_environment import TRL_PYTHON, prepare_trl
 
@@ -104,11 +103,10 @@ def small_figures() -> list[Figure]:
 
 def main() -> None:
     ensure_compute_environment()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--against", choices=["trl"], help="also measure TRL's fused head, in its own environment")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     contenders = ["starling", "chunks"]

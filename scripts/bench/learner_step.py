@@ -35,8 +35,8 @@ from node.policy.model_files import model_folder
 from node.policy.policy import Policy
 from node.tasks.registry import load_tasks
 from scripts import REPOSITORY
-from scripts.bench.common.compute_process import ensure_compute_environment
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.processes import ensure_compute_environment
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.contenders.trl_environment import TRL_PYTHON, prepare_trl
 
 MODEL: Final = "builtin:robin"
@@ -110,12 +110,11 @@ def figures_of(mode: str, folder: Path, batch: dict[str, Any], arguments: argpar
 
 def main() -> None:
     ensure_compute_environment()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--against", choices=["trl"], help="also measure TRL's GRPOTrainer, in its own environment")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=8, help="timed steps a round")
     parser.add_argument("--threads", type=int, default=2)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     if arguments.against:
         prepare_trl()

@@ -42,9 +42,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from node.learner.objective.forward import Network, completion_logps
 from node.learner.objective.network.attention import grouped_attention
 from scripts import REPOSITORY
-from scripts.bench.common.compute_process import ensure_compute_environment
+from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.published_shapes import SHAPES, config_of
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.timing import best_seconds
 from scripts.bench.contenders.long_pass import LongPass, PassReport, long_batch, random_model, with_kept_bytes
 
@@ -163,7 +163,7 @@ def numerics_figures(layers: int) -> list[Figure]:
 
 def main() -> None:
     ensure_compute_environment()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--shape", choices=list(SHAPES), default="Qwen2.5-0.5B")
     parser.add_argument("--layers", type=int, help="fewer than the shape has")
     parser.add_argument("--tokens", type=int, default=4096, help="of the completion")
@@ -174,7 +174,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--numerics", action="store_true", help="also compare bfloat16 with float32")
     parser.add_argument("--numerics-layers", type=int, default=2)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     figures = [*pass_figures(arguments), *attention_figures(arguments.shape)]

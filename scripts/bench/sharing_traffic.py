@@ -13,7 +13,6 @@ and such of ``limits.GROUP_TOKENS`` tokens are sent once, from every peer to ano
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from pathlib import Path
 from random import Random
 
 from protocol import limits
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.swarm_processes import SwarmProcess, group, swarm_of, wait_for_peers
 from swarm import api
 
@@ -131,10 +130,9 @@ def measure(count: int, rounds: int, directory: Path) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = figures_parser(__doc__)
     parser.add_argument("--peers", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         figures = measure(arguments.peers, arguments.rounds, Path(directory))

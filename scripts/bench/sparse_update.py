@@ -10,8 +10,6 @@ sent from the residual; it neither sorts nor packs. Both use ``--threads`` threa
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,7 +18,7 @@ from node.kernels.sparse_update_kernels import encode_update_fast, scatter_mean_
 from protocol.weights.sparse_update import decode_update
 from protocol.weights.sparsify import CHUNK_ELEMENTS, SparseTensor
 from protocol.weights.tensor_layout import TensorLayout
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.timing import best_seconds
 
 WIDTH, LAYERS, VOCABULARY = 640, 12, 32_768
@@ -71,11 +69,10 @@ def quantisation_losses(sparse: SparseTensor, accumulated: Tensor) -> tuple[floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--kept", type=int, default=64)
-    add_json_flag(parser)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)

@@ -8,9 +8,7 @@ the median. The first training step is over when the node reports the first roun
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -19,18 +17,15 @@ import threading
 import time
 from pathlib import Path
 
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.processes import STARLING, quiet_environment, started_node
+from scripts.bench.common.reporting import Figure, figures_parser, report
 
-STARLING = (sys.executable, "-m", "node.cli.main")
-LISTEN = "/ip4/127.0.0.1/tcp/0"
 STATUS_CALLS = 7
-NO_MULTICAST = {"STARLING_SWARM__LAN_DISCOVERY": "false"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = figures_parser(__doc__)
     parser.add_argument("--starts", type=int, default=3, help="nodes started one after the other")
-    add_json_flag(parser)
     arguments = parser.parse_args()
     first_steps: list[float] = []
     statuses: list[float] = []
@@ -52,10 +47,8 @@ def main() -> None:
 
 def one_start(home: Path) -> tuple[float, list[float], int]:
     """Returns the seconds to the first step and of each status call during training, and the torch modules imported."""
-    environment = os.environ | NO_MULTICAST
     began = time.perf_counter()
-    command = [*STARLING, "up", "--home", str(home), "--listen", LISTEN, "--json", "--until-input-ends"]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as node:
+    with started_node(home) as node:
         assert node.stdin is not None and node.stdout is not None
         try:
             step_seconds = None
@@ -68,24 +61,25 @@ def one_start(home: Path) -> tuple[float, list[float], int]:
                 raise SystemExit(f"the node ended with exit code {node.wait()} before its first training step")
             rest = threading.Thread(target=node.stdout.read)  # a node whose output is not read stops
             rest.start()
-            status_seconds = [status_call(home, environment) for _ in range(STATUS_CALLS)]
-            modules = torch_modules_of_status(home, environment)
+            status_seconds = [status_call(home) for _ in range(STATUS_CALLS)]
+            modules = torch_modules_of_status(home)
         finally:
             node.stdin.close()
         rest.join()
     return step_seconds, status_seconds, modules
 
 
-def status_call(home: Path, environment: dict[str, str]) -> float:
+def status_call(home: Path) -> float:
     began = time.perf_counter()
-    subprocess.run([*STARLING, "status", "--home", str(home)], env=environment, check=True, stdout=subprocess.DEVNULL)
+    command = [*STARLING, "status", "--home", str(home)]
+    subprocess.run(command, env=quiet_environment(), check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
-def torch_modules_of_status(home: Path, environment: dict[str, str]) -> int:
+def torch_modules_of_status(home: Path) -> int:
     """Returns how many modules of torch ``starling status`` imports, from ``-X importtime``."""
     command = [sys.executable, "-X", "importtime", *STARLING[1:], "status", "--home", str(home)]
-    ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    ended = subprocess.run(command, env=quiet_environment(), check=True, capture_output=True, text=True)
     imported = [
         line.rpartition("|")[2].strip() for line in ended.stderr.splitlines() if line.startswith("import time:")
     ]

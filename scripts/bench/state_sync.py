@@ -10,7 +10,6 @@ weights must have the announced hash in the end; otherwise the benchmark fails.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from node.state_sync.state_verdict import MeasuredSuccess
 from protocol.messages import Heartbeat, StateAdvert, StateBlob, TaskSuccess
 from protocol.weights.dense_weights import dense_bytes, dense_parts
 from protocol.weights.tensor_layout import TensorLayout
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.swarm_processes import SwarmProcess, wait_for_peers
 from swarm.blobs.store import ContentStore
 from swarm.client import SwarmClient
@@ -146,9 +145,8 @@ def figures(parameters: int, directory: Path) -> Sequence[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--parameters", type=int, default=100_000_000)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="st-") as directory:
         report("state_sync", figures(arguments.parameters, Path(directory)), as_json=arguments.json)

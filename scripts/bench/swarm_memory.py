@@ -10,7 +10,6 @@ any process, and the growth of memory after the first fifth of the time: the ste
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -19,8 +18,8 @@ from random import Random
 import numpy as np
 
 from protocol.messages import Heartbeat, TaskSuccess
-from scripts.bench.common.process_memory import process_memory
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.process_usage import process_memory
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.swarm_processes import SwarmProcess, group, swarm_of
 from swarm import api
 
@@ -92,10 +91,9 @@ def measure(minutes: float, round_seconds: float, directory: Path) -> list[Figur
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = figures_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--round-seconds", type=float, default=5.0)
-    add_json_flag(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         figures = measure(arguments.minutes, arguments.round_seconds, Path(directory))

@@ -29,7 +29,6 @@ everybody, and has used up what it may send at once. They start within five seco
 
 from __future__ import annotations
 
-import argparse
 import gc
 import logging
 import math
@@ -41,7 +40,7 @@ from typing import Final
 import anyio
 from trio.testing import MockClock
 
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.shared_opening import SharedOpening
 from scripts.bench.scale.delivery import CALM, HEALING, Phase
 from scripts.bench.scale.searches import Search, committed_share, reasons
@@ -110,12 +109,11 @@ def figures(name: str, nodes: int, swarm: Swarm, seconds_of_an_opening: float) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000], help="sizes of the swarm")
     parser.add_argument("--minutes", type=float, default=10.0, help="of virtual time, after ten seconds of starting")
     parser.add_argument("--real-minutes", type=float, default=math.inf, help="of one size; a longer run is cut short")
     parser.add_argument("--sybils", type=float, default=SYBIL_SHARE, help="share of the nodes that are sybils")
-    add_json_flag(parser)
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     gc.set_threshold(*COLLECTING)

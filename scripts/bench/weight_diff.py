@@ -11,8 +11,6 @@ a separate figure gives their speed.
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 import torch
 import zstandard
@@ -26,7 +24,7 @@ from node.kernels.weight_diff_kernels import (
 )
 from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_diff import Patterns
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.timing import best_seconds
 
 TENSORS = 16
@@ -51,10 +49,9 @@ def blob_bytes(layout: TensorLayout, base: list[torch.Tensor], target: list[torc
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--weights", type=int, default=100_000_000)
     parser.add_argument("--repeats", type=int, default=3)
-    add_json_flag(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)

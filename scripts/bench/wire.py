@@ -13,7 +13,6 @@ log-probability that of a token sampled from a softmax. "worst": every id and ev
 
 from __future__ import annotations
 
-import argparse
 import re
 import time
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from protocol.identity import NodeKey
 from protocol.messages import PromptRef, RolloutAdvert
 from protocol.rollouts import GROUP_MAGIC, Completion, FinishReason, Group, advert_of, decode_group, encode_group
 from protocol.wire import open_announcement, seal
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 
 COMPLETIONS = 8
 TOKENS = 64
@@ -193,10 +192,9 @@ def times(key: NodeKey, group: Group, repeats: int) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--groups", type=int, default=20, help="groups of each kind that sizes are averaged over")
     parser.add_argument("--repeats", type=int, default=300, help="runs of which the fastest is reported")
-    add_json_flag(parser)
     options = parser.parse_args()
     key = NodeKey(bytes(32))
     typical = [group_of(typical_completion, seed) for seed in range(options.groups)]

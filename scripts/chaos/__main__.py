@@ -5,12 +5,11 @@ sudo nice python -m scripts.chaos --nodes 24 --minutes 10 --seed 0 [--json]
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from typing import NoReturn
 
-from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.chaos.chaos_run import CALM_SECONDS, DIRECTORY_BYTES, ChaosRun
 from scripts.chaos.marked_processes import LEARNER, SUPERVISOR, SWARM
 from scripts.chaos.process_watch import ORPHAN_SECONDS, median_of, most_of
@@ -77,12 +76,11 @@ def figures_of_kind(chaos: ChaosRun, kind: str, *, judged: bool) -> list[Figure]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures_parser(__doc__)
     parser.add_argument("--nodes", type=int, default=24)
     parser.add_argument("--minutes", type=float, default=10.0, help="of disturbances; start, calm and end come besides")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quiet", action="store_true", help="do not print on standard error what happens")
-    add_json_flag(parser)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
     chaos = ChaosRun(arguments.nodes, arguments.seed, aloud=not arguments.quiet)

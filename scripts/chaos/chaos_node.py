@@ -58,7 +58,6 @@ class ChaosNode:
         self.rounds = self.foreign_used = self.starts = 0
         self.events: Counter[str] = Counter()
         self.exits: Counter[int] = Counter()
-        self.started_at = 0.0
         self.ready = False  # in this incarnation
         self.last_words = ""  # why the node ended, as it told
         self.is_over = False  # ended with a code after which it is not started again
@@ -101,7 +100,7 @@ class ChaosNode:
                 start_new_session=True,
             )
         self._present = Incarnation(process)
-        self._restart_at, self.ready, self.started_at = None, False, time.monotonic()
+        self._restart_at, self.ready = None, False
         self.starts += 1
         assert process.stdout is not None
         reader = threading.Thread(target=self._read, args=(process.stdout, self._present), daemon=True)

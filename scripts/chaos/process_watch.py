@@ -28,7 +28,6 @@ class Growth(NamedTuple):
     """Of one process: from the middle of its life to its end."""
 
     kind: str
-    kept_alive_seconds: float
     bytes: float
     descriptors: float
 
@@ -82,7 +81,6 @@ class ProcessWatch:
                 found.append(
                     Growth(
                         kind,
-                        life,
                         fmean(s.resident_bytes for s in last) - fmean(s.resident_bytes for s in middle),
                         fmean(s.descriptors for s in last) - fmean(s.descriptors for s in middle),
                     )

@@ -18,19 +18,19 @@ from typing import Final
 import msgspec
 
 from scripts.experiments.harness.experiment import (
+    WINDOW,
     Condition,
     Experiment,
     Measuring,
-    curve,
+    difference,
     over_seeds,
+    reward_plot,
     run_plan,
-    seconds_a_run,
 )
 from scripts.experiments.harness.plans import RunPlan, RunResult
 from scripts.experiments.heterogeneous import MODELS, TASKS
-from scripts.experiments.reports.intervals import Estimate, paired, smoothed
-from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
+from scripts.experiments.reports.intervals import Estimate
+from scripts.experiments.reports.report_document import Document, table
 from scripts.experiments.reports.success import effective_share, mean_success, member, member_success
 
 ROUNDS: Final = 80
@@ -38,7 +38,6 @@ GROUPS: Final = 12  # own, and as many foreign ones; two for each task
 COMPLETIONS: Final = 4
 ELSEWHERE: Final = "wren"  # the node whose engine differs
 MEASURING: Final = Measuring(times=1, prompts=50, samples=2)
-WINDOW: Final = 10
 
 EMBEDDED, PROCESS, VLLM = "embedded", "wren in a process", "wren on vLLM"
 BACKENDS: Final = {EMBEDDED: "torch", PROCESS: "process", VLLM: "vllm"}  # wren's
@@ -60,7 +59,7 @@ def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
 
 EXPERIMENT: Final = Experiment(
     name="engines",
-    description=(__doc__ or "").partition("\n")[0],
+    description=__doc__,
     conditions=CONDITIONS,
     plan=plan,
     rounds=ROUNDS,
@@ -86,20 +85,18 @@ def _cells(runs: Sequence[RunResult], round_number: int) -> list[str]:
 
 def differences(results: Results, condition: str, rounds: int) -> dict[str, Estimate]:
     """Returns final success under ``condition`` less that with embedded engines, paired by seed: of each member, and of
-    their mean."""
-    runs = [(one, other) for one in results[condition] for other in results[EMBEDDED] if one.seed == other.seed]
-    found = {
-        name: paired(*zip(*((member_success(run, name, rounds) for run in pair) for pair in runs), strict=True))
-        for name in MODELS
-    }
-    return found | {"mean": paired(*zip(*((mean_success(run, rounds) for run in pair) for pair in runs), strict=True))}
+    their mean; without what no seed has in both."""
+    values = {name: partial(member_success, name=name, round_number=rounds) for name in MODELS}
+    values["mean"] = partial(mean_success, round_number=rounds)
+    found = {name: difference(results, condition, EMBEDDED, value) for name, value in values.items()}
+    return {name: more for name, more in found.items() if more is not None}
 
 
 def sentences(results: Results, rounds: int) -> str:
     said = ["Final success, less that with embedded engines, differences paired by seed:", ""]
     for condition in results:
-        if condition != EMBEDDED and EMBEDDED in results:
-            found = differences(results, condition, rounds)
+        found = differences(results, condition, rounds)
+        if condition != EMBEDDED and found:
             said.append(f"- {condition}: {', '.join(f'{name} {each.text()}' for name, each in found.items())}.")
     return "\n".join(said)
 
@@ -112,37 +109,17 @@ def document(results: Results, rounds: int, command: str) -> Document:
         f"on {MEASURING.prompts} held-out prompts a task, {MEASURING.samples} completions each, by the embedded "
         "engine. ± is the 95 % interval over seeds (Student's t)."
     )
-    written = Document("engines", "One node on vLLM", intro, command)
-    counts = {name: len(runs) for name, runs in results.items()}
-    written.section("Conditions", conditions_table({c.name: c.what for c in CONDITIONS}, counts))
-    written.parts.append(f"{seconds_a_run(results)} The engines' own processes are not counted in these.")
+    further = " The engines' own processes are not counted in these."
+    written = EXPERIMENT.page("One node on vLLM", intro, results, command, further)
     written.section("Final success", main_table(results, rounds))
     written.section("What happened", sentences(results, rounds))
-    lines = [
-        curve(c, range(1, rounds + 1), [smoothed(member(r, ELSEWHERE).reward, WINDOW) for r in runs])
-        for c, runs in results.items()
-    ]
     title = f"{ELSEWHERE}: sampled reward, mean of {WINDOW} updates"
-    written.plot("", title, line_plot(title, lines, x_label="updates", y_label="reward"))
+    written.plot("", title, reward_plot(title, results, rounds, lambda run: member(run, ELSEWHERE).reward))
     return written
 
 
-def figures(results: Results, rounds: int) -> list[Figure]:
-    found: list[Figure] = []
-    for condition in (VLLM, PROCESS):
-        if condition not in results or EMBEDDED not in results:
-            continue
-        for name, each in differences(results, condition, rounds).items():
-            what = f"{condition} less embedded, final success: {name}"
-            within = condition == VLLM
-            found.append(Figure(what, each.mean, "success", "higher"))
-            found.append(Figure(f"{what}, lower end", each.low, "success", "higher", "≤ 0" if within else None))
-            found.append(Figure(f"{what}, upper end", each.high, "success", "higher", "≥ 0" if within else None))
-    return found
-
-
 def main() -> None:
-    EXPERIMENT.run(document, figures)
+    EXPERIMENT.run(document)
 
 
 if __name__ == "__main__":

@@ -10,28 +10,33 @@ and the outer step during rounds, NoLoCo's in dense bf16 or the compressed one. 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
+from scripts.bench.common.reporting import Figure
 from scripts.experiments.harness.experiment import (
+    WINDOW,
     Condition,
     Experiment,
     Measuring,
+    Settings,
     curve,
+    difference,
+    mean_rewards,
     over_nodes,
     over_seeds,
+    reward_plot,
     run_plan,
-    seconds_a_run,
 )
-from scripts.experiments.harness.plans import NodeHistory, RunPlan, RunResult
+from scripts.experiments.harness.plans import RunPlan, RunResult
 from scripts.experiments.harness.skills import SKILLS
 from scripts.experiments.models import STUDENT
-from scripts.experiments.reports.intervals import Estimate, over_tokens, paired, smoothed
+from scripts.experiments.reports.intervals import Estimate, over_tokens
 from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
+from scripts.experiments.reports.report_document import Document, table
 from scripts.experiments.reports.success import mean_success
 
 ROUNDS: Final = 80
@@ -47,30 +52,29 @@ LEARNER: Final = {
 }
 SHARING: Final = {**LEARNER, "foreign_groups": GROUPS, "share_groups": GROUPS}
 MEASURING: Final = Measuring(times=4, prompts=100, samples=4)
-WINDOW: Final = 10
 EVERY, SELDOM = 5, 20  # rounds; 5 as ``starling demo --family`` has it
 NONE, AVERAGED = "no averaging", f"averaging every {EVERY} rounds"
 SHARED, BOTH = "sharing", f"sharing, averaging every {EVERY} rounds"
 FASTER, RARELY = "no averaging, 1.4 × the rate", f"averaging every {SELDOM} rounds"
 COMPRESSED = f"averaging every {EVERY} rounds, compressed"
-CONDITIONS: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
-    NONE: ("each node alone", {"learner": LEARNER}),
-    AVERAGED: (
-        "NoLoCo's outer step with one of the others now and then",
-        {"learner": LEARNER, "averaging": {"every_rounds": EVERY, "encoding": "dense-bf16"}},
-    ),
-    SHARED: (f"{GROUPS} groups of the others an update beside the own", {"learner": SHARING}),
-    BOTH: ("both", {"learner": SHARING, "averaging": {"every_rounds": EVERY, "encoding": "dense-bf16"}}),
-    FASTER: ("control", {"learner": {**LEARNER, "learning_rate": 1.4 * LEARNING_RATE}}),
-    RARELY: (
+AVERAGING: Final[Settings] = {"averaging": {"every_rounds": EVERY, "encoding": "dense-bf16"}}
+CONDITIONS: Final = (
+    Condition(NONE, "each node alone", {"learner": LEARNER}),
+    Condition(AVERAGED, "NoLoCo's outer step with one of the others now and then", {"learner": LEARNER, **AVERAGING}),
+    Condition(SHARED, f"{GROUPS} groups of the others an update beside the own", {"learner": SHARING}),
+    Condition(BOTH, "both", {"learner": SHARING, **AVERAGING}),
+    Condition(FASTER, "control", {"learner": {**LEARNER, "learning_rate": 1.4 * LEARNING_RATE}}),
+    Condition(
+        RARELY,
         "the same, seldom",
         {"learner": LEARNER, "averaging": {"every_rounds": SELDOM, "encoding": "dense-bf16"}},
     ),
-    COMPRESSED: (
+    Condition(
+        COMPRESSED,
         "the update in two bits a value and a slice of the weights, as large models do",
         {"learner": LEARNER, "averaging": {"every_rounds": EVERY, "encoding": "sparse-2bit"}},
     ),
-}
+)
 # condition, its base, and whether it has a bar
 COMPARED: Final = (
     (AVERAGED, NONE, True),
@@ -94,8 +98,8 @@ def plan_measured_at_end(condition: Condition, seed: int, rounds: int) -> RunPla
 
 EXPERIMENT: Final = Experiment(
     name="family",
-    description=(__doc__ or "").partition("\n")[0],
-    conditions=[Condition(name, what, settings) for name, (what, settings) in CONDITIONS.items()],
+    description=__doc__,
+    conditions=CONDITIONS,
     plan=plan,
     rounds=ROUNDS,
     recipes=(STUDENT,),
@@ -120,13 +124,9 @@ def last_apart(result: RunResult) -> float:
 
 def gains(results: Results, name: str, base: str, rounds: int) -> tuple[Estimate, Estimate] | None:
     """Returns the gain of ``name`` over ``base`` in final success, and in reward at equal tokens, paired by seed."""
-    if name not in results or base not in results:
-        return None
-    ours, theirs, tokens = results[name], results[base], budget_tokens(results)
-    return (
-        paired([mean_success(run, rounds) for run in ours], [mean_success(run, rounds) for run in theirs]),
-        paired([reward(run, tokens) for run in ours], [reward(run, tokens) for run in theirs]),
-    )
+    at_the_end = difference(results, name, base, partial(mean_success, round_number=rounds))
+    at_equal_tokens = difference(results, name, base, partial(reward, tokens=budget_tokens(results)))
+    return (at_the_end, at_equal_tokens) if at_the_end is not None and at_equal_tokens is not None else None
 
 
 def rows(results: Results, rounds: int) -> str:
@@ -168,28 +168,16 @@ def document(results: Results, rounds: int, command: str) -> Document:
         "‖θ_i - θ_j‖ / ‖θ_i‖ over all pairs. kB: received by one node. ± is the 95 % interval over seeds (Student's "
         "t); differences are paired by seed. How the rules compare on a language model: [averaging.md](averaging.md)."
     )
-    written = Document("family", "Averaging weights in a family that learns by reinforcement", intro, command)
-    counts = {name: len(runs) for name, runs in results.items()}
-    written.section("Conditions", conditions_table({name: what for name, (what, _) in CONDITIONS.items()}, counts))
-    if not results:
-        return written
-    written.parts.append(seconds_a_run(results))
+    written = EXPERIMENT.page("Averaging weights in a family that learns by reinforcement", intro, results, command)
     written.section("Success", rows(results, rounds))
     written.section("Against each other", gains_table(results, rounds))
-    lines = [
-        curve(name, range(1, rounds + 1), [_mean_reward(run.nodes) for run in runs]) for name, runs in results.items()
-    ]
     title = f"Sampled reward, mean of {WINDOW} updates and of all nodes"
-    written.plot("", title, line_plot(title, lines, x_label="updates a node", y_label="reward"))
+    written.plot("", title, reward_plot(title, results, rounds, mean_rewards))
     at = MEASURING.rounds(rounds)
     lines = [curve(name, at, [run.apart for run in runs]) for name, runs in results.items()]
     title = "Mean distance between the nodes' weights"
     written.plot("-distance", title, line_plot(title, lines, x_label="updates a node", y_label="‖θ_i - θ_j‖ / ‖θ_i‖"))
     return written
-
-
-def _mean_reward(nodes: Sequence[NodeHistory]) -> list[float]:
-    return smoothed([statistics.fmean(each) for each in zip(*(node.reward for node in nodes), strict=True)], WINDOW)
 
 
 def figures(results: Results, rounds: int) -> list[Figure]:

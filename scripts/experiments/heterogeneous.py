@@ -16,19 +16,19 @@ from typing import Final
 
 from node.tasks.default_swarm import DEFAULT_TASKS
 from scripts.experiments.harness.experiment import (
+    WINDOW,
     Condition,
     Experiment,
     Measuring,
-    curve,
     over_nodes,
     over_seeds,
+    reward_plot,
     run_plan,
-    seconds_a_run,
 )
+from scripts.experiments.harness.experiment import difference as paired_difference
 from scripts.experiments.harness.plans import NodeHistory, RunPlan, RunResult
-from scripts.experiments.reports.intervals import Estimate, paired, smoothed
-from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
+from scripts.experiments.reports.intervals import Estimate
+from scripts.experiments.reports.report_document import Document, table
 from scripts.experiments.reports.success import effective_share, mean_success, member, member_success, success
 
 ROUNDS: Final = 80
@@ -37,10 +37,9 @@ COMPLETIONS: Final = 4
 MODELS: Final = ("wren", "robin", "finch")
 TASKS: Final = tuple(task.name for task in DEFAULT_TASKS)
 MEASURING: Final = Measuring(times=1, prompts=50, samples=2)
-WINDOW: Final = 10
 WEAK: Final = 0.2  # sampled success at the start, below which a task counts as one that the model is weak on
 
-ALONE, TEXT_ONLY, BYTE_ALIGNED = "alone", "text only", "byte-aligned, floor 1"
+ALONE, TEXT_ONLY = "alone", "text only"
 CORRECTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "token IS": ("token_tis", "as byte-aligned, without the divergence filter"),
     "sequence IS": ("sequence_tis", "one truncated ratio for a whole completion"),
@@ -75,7 +74,7 @@ def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
 
 EXPERIMENT: Final = Experiment(
     name="heterogeneous",
-    description=(__doc__ or "").partition("\n")[0],
+    description=__doc__,
     conditions=conditions(),
     plan=plan,
     rounds=ROUNDS,
@@ -96,32 +95,25 @@ def by_strength(results: Results) -> list[str]:
     return sorted(MODELS, key=lambda name: starts[name])
 
 
-def final(results: Results, condition: str, name: str, rounds: int) -> list[float]:
-    """Returns one member's final success, seed by seed."""
-    return [success(member(result, name), rounds) for result in results[condition]]
-
-
 def main_table(results: Results, rounds: int) -> str:
     members = by_strength(results)
     header = ["condition", *(f"{name}{_rank(members, name)}" for name in members), "mean", "tasks weak on"]
     header += ["mean sampled reward", "effective sample share"]
     start = next(iter(results.values()))
-    rows = [
-        [
-            "at the start",
-            *(over_seeds(start, partial(member_success, name=name, round_number=0)).text() for name in members),
-        ]
-    ]
-    rows[0] += [over_seeds(start, partial(mean_success, round_number=0)).text()]
-    rows[0] += [over_seeds(start, lambda r: over_nodes(r, lambda n: success_where_weak(n, 0))).text(), "", ""]
+    rows = [["at the start", *_cells(start, members, 0), "", ""]]
     for condition, runs in results.items():
-        cells = [over_seeds(runs, partial(member_success, name=name, round_number=rounds)).text() for name in members]
-        cells.append(over_seeds(runs, partial(mean_success, round_number=rounds)).text())
-        cells.append(over_seeds(runs, lambda r: over_nodes(r, lambda n: success_where_weak(n, rounds))).text())
-        cells.append(over_seeds(runs, lambda r: over_nodes(r, lambda n: statistics.fmean(n.reward))).text())
-        cells.append(over_seeds(runs, lambda r: over_nodes(r, effective_share)).text(2))
-        rows.append([condition, *cells])
+        reward = over_seeds(runs, lambda r: over_nodes(r, lambda n: statistics.fmean(n.reward)))
+        share = over_seeds(runs, lambda r: over_nodes(r, effective_share))
+        rows.append([condition, *_cells(runs, members, rounds), reward.text(), share.text(2)])
     return table(header, rows)
+
+
+def _cells(runs: Sequence[RunResult], members: Sequence[str], at: int) -> list[str]:
+    return [
+        *(over_seeds(runs, partial(member_success, name=name, round_number=at)).text() for name in members),
+        over_seeds(runs, partial(mean_success, round_number=at)).text(),
+        over_seeds(runs, lambda r: over_nodes(r, lambda n: success_where_weak(n, at))).text(),
+    ]
 
 
 def _rank(members: Sequence[str], name: str) -> str:
@@ -130,7 +122,9 @@ def _rank(members: Sequence[str], name: str) -> str:
 
 def difference(results: Results, one: str, other: str, name: str, rounds: int) -> Estimate:
     """Returns the final success of a member under ``one`` less that under ``other``, paired by seed."""
-    return paired(final(results, one, name, rounds), final(results, other, name, rounds))
+    found = paired_difference(results, one, other, partial(member_success, name=name, round_number=rounds))
+    assert found is not None
+    return found
 
 
 def sentences(results: Results, rounds: int) -> str:
@@ -150,42 +144,18 @@ def document(results: Results, rounds: int, command: str) -> Document:
         f"updates. Success is sampled at temperature 1 on {MEASURING.prompts} held-out prompts a task, "
         f"{MEASURING.samples} completions each. ± is the 95 % interval over seeds (Student's t)."
     )
-    written = Document("heterogeneous", "Unlike models and tokenizers: which correction", intro, command)
-    counts = {name: len(runs) for name, runs in results.items()}
-    written.section("Conditions", conditions_table({c.name: c.what for c in EXPERIMENT.conditions}, counts))
-    written.parts.append(seconds_a_run(results))
+    written = EXPERIMENT.page("Unlike models and tokenizers: which correction", intro, results, command)
     written.section("Final success", main_table(results, rounds))
     written.section("What happened", sentences(results, rounds))
     for which, name in (("weakest", by_strength(results)[0]), ("strongest", by_strength(results)[-1])):
-        lines = [
-            curve(c, range(1, rounds + 1), [smoothed(member(r, name).reward, WINDOW) for r in runs])
-            for c, runs in results.items()
-        ]
         title = f"{name}, the {which} member: sampled reward, mean of {WINDOW} updates"
-        written.plot(f"-{which}", title, line_plot(title, lines, x_label="updates", y_label="reward"))
+        plot = reward_plot(title, results, rounds, lambda run, name=name: member(run, name).reward)  # type: ignore[misc]
+        written.plot(f"-{which}", title, plot)
     return written
 
 
-def figures(results: Results, rounds: int) -> list[Figure]:
-    found: list[Figure] = []
-    members = by_strength(results)
-    if BYTE_ALIGNED in results and TEXT_ONLY in results:
-        weaker, stronger = (difference(results, BYTE_ALIGNED, TEXT_ONLY, n, rounds) for n in (members[0], members[-1]))
-        name = "byte-aligned against text only, final success"
-        found.append(Figure(f"{name}: {members[0]}, the weakest", weaker.mean, "success", "higher", "> 0"))
-        found.append(Figure(f"{name}: the same, lower end", weaker.low, "success", "higher"))
-        found.append(
-            Figure(f"{name}: {members[-1]}, the strongest, upper end", stronger.high, "success", "higher", "≥ 0")
-        )
-    if BYTE_ALIGNED in results and ALONE in results:
-        for n in members:
-            more = difference(results, BYTE_ALIGNED, ALONE, n, rounds)
-            found.append(Figure(f"byte-aligned against alone, final success: {n}", more.mean, "success", "higher"))
-    return found
-
-
 def main() -> None:
-    EXPERIMENT.run(document, figures)
+    EXPERIMENT.run(document)
 
 
 if __name__ == "__main__":

@@ -15,22 +15,25 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from scripts.bench.common.reporting import Figure
 from scripts.experiments.harness.experiment import (
+    WINDOW,
     Condition,
     Experiment,
     Measuring,
     curve,
+    mean_rewards,
     over_nodes,
     over_seeds,
+    reward_plot,
     run_plan,
-    seconds_a_run,
 )
 from scripts.experiments.harness.plans import NodeHistory, RunPlan, RunResult
 from scripts.experiments.harness.skills import SKILLS
 from scripts.experiments.models import SPECIALISTS
-from scripts.experiments.reports.intervals import Estimate, over_tokens, smoothed
+from scripts.experiments.reports.intervals import Estimate, over_tokens
 from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
+from scripts.experiments.reports.report_document import Document, table
 
 ROUNDS: Final = 120
 GROUPS: Final = 4  # in one unit of I and J: 8 of them make an update
@@ -39,7 +42,6 @@ LEARNING_RATE: Final = 3e-4
 RESAMPLE: Final = 4
 MEASURING: Final = Measuring(times=5, prompts=100, samples=0)
 LACKED, HAD = 0.05, 0.5  # greedy success at the start: below, and at least
-WINDOW: Final = 10  # a plotted reward is the mean of this many rounds
 
 SAPO: Final = {"foreign_advantage": "group", "foreign_choice": "uniform"}
 RULES: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
@@ -56,14 +58,9 @@ RULES: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
         {},
     ),
 }
-SPLITS: Final = ((6, 2), (4, 4), (2, 6))
 BEST: Final = "learner-relative 4/4"
 EIGHT: Final = f"{BEST}, 8 nodes"
-VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
-    EIGHT: ("two nodes of each skill", {}),
-}
 ALONE, CONTROL = "8/0", "8/0 resampled"
-PUBLISHED: Final = (("8/0", 561.79), ("6/2", 854.43), ("4/4", 1093.31), ("2/6", 945.87))  # SAPO, arXiv 2509.08721
 
 
 def _settings(own: int, foreign: int, **learner: object) -> dict[str, object]:
@@ -75,37 +72,24 @@ def conditions() -> list[Condition]:
     alone = Condition(ALONE, "own groups alone", {"learner": _settings(8, 0)})
     what = f"own groups alone; those of equal rewards dropped, up to {RESAMPLE} times as many prompts drawn for them"
     control = Condition(CONTROL, what, {"learner": _settings(8, 0, resample=RESAMPLE)})
-    shared = []
-    for rule, (what, settings) in RULES.items():
-        for own, foreign in SPLITS:
-            learner = _settings(own, foreign)
-            shared.append(Condition(f"{rule} {own}/{foreign}", what, {**settings, "learner": learner}))
-    for name, (what, settings) in VARIANTS.items():
-        shared.append(Condition(name, f"as {BEST}; {what}", {**settings, "learner": _settings(4, 4)}))
-    return [alone, control, *shared]
+    shared = [
+        Condition(f"{rule} 4/4", what, {**settings, "learner": _settings(4, 4)})
+        for rule, (what, settings) in RULES.items()
+    ]
+    eight = Condition(EIGHT, f"as {BEST}; two nodes of each skill", {"learner": _settings(4, 4)})
+    return [alone, control, *shared, eight]
 
 
 def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
-    """Returns one run. 2/6 generates half as much as 4/4, so it takes twice as many rounds to reach equal tokens."""
-    own_groups = int(str(condition.settings["learner"]["own_groups"]))
     nodes = {recipe.name: recipe.key for recipe in SPECIALISTS}
     if condition.name == EIGHT:
         nodes |= {f"{recipe.name}-2": recipe.key for recipe in SPECIALISTS}
-    return run_plan(
-        "sharing",
-        condition,
-        seed,
-        rounds,
-        nodes=nodes,
-        tasks=tuple(SKILLS),
-        measuring=MEASURING,
-        times_rounds=max(1, 4 * GROUPS // own_groups),
-    )
+    return run_plan("sharing", condition, seed, rounds, nodes=nodes, tasks=tuple(SKILLS), measuring=MEASURING)
 
 
 EXPERIMENT: Final = Experiment(
     name="sharing",
-    description=(__doc__ or "").partition("\n")[0],
+    description=__doc__,
     conditions=conditions(),
     plan=plan,
     rounds=ROUNDS,
@@ -215,19 +199,6 @@ def skills_table(results: Results, rounds: int) -> str:
     return table(["condition", *SKILLS], rows)
 
 
-def published_table(results: Results, rounds: int) -> str:
-    base = dict(PUBLISHED)["8/0"]
-    rules = [rule for rule in RULES if any(f"{rule} {i}/{j}" in results for i, j in SPLITS)]
-    rows = []
-    for split, total in PUBLISHED:
-        names = [ALONE if split == ALONE else f"{rule} {split}" for rule in rules]
-        ours = [
-            f"{change(results, n, ALONE, rounds):+.0f} %" if n in results and ALONE in results else "" for n in names
-        ]
-        rows.append([split, f"{total:.2f}", f"{100 * (total / base - 1):+.0f} %", *ours])
-    return table(["own/foreign", "SAPO, published", "against 8/0", *(f"here, {rule}" for rule in rules)], rows)
-
-
 def sentences(results: Results, rounds: int) -> str:
     """Returns the report's sentences on the results, made from the numbers."""
     said = []
@@ -239,7 +210,7 @@ def sentences(results: Results, rounds: int) -> str:
                 apart = "overlap" if ours.overlaps(theirs) else "do not overlap"
                 more = change(results, name, base, rounds)
                 said.append(f"- {name} against {words}: {more:+.0f} % cumulative reward; the intervals {apart}.")
-    for name in (*_compared(results), *(variant for variant in VARIANTS if variant in results)):
+    for name in _compared(results):
         lacked = over_seeds(results[name], lambda r: final_success(r, rounds, lacked=True))
         had = over_seeds(results[name], lambda r: kept(r, rounds))
         lost = "a loss beyond the interval" if had.high < 0 else "no loss beyond the interval"
@@ -249,11 +220,8 @@ def sentences(results: Results, rounds: int) -> str:
 
 def plots(document: Document, results: Results, rounds: int, budget: int) -> None:
     shown = _compared(results)
-    curves = {n: [_mean_curve(run, rounds) for run in results[n]] for n in shown}
-    updates = range(1, rounds + 1)
-    lines = [curve(name, updates, [smoothed(c, WINDOW) for c in curves[name]]) for name in shown]
     title = f"Sampled reward, mean of 4 nodes and {WINDOW} updates"
-    document.plot("", title, line_plot(title, lines, x_label="updates", y_label="reward"))
+    document.plot("", title, reward_plot(title, {name: results[name] for name in shown}, rounds, mean_rewards))
     grid = [budget * n // 40 for n in range(1, 41)]
     lines = [curve(n, grid, [[reward_at_equal_tokens(run, t) for t in grid] for run in results[n]]) for n in shown]
     title = "Mean reward so far, at equal generated tokens"
@@ -264,10 +232,6 @@ def plots(document: Document, results: Results, rounds: int, budget: int) -> Non
     document.plot("-lacked", title, line_plot(title, lines, x_label="updates", y_label="success", y_range=(0.0, 1.0)))
 
 
-def _mean_curve(result: RunResult, rounds: int) -> list[float]:
-    return [statistics.fmean(values) for values in zip(*(node.reward[:rounds] for node in result.nodes), strict=True)]
-
-
 def document(results: Results, rounds: int, command: str) -> Document:
     budget = token_budget(results)
     intro = (
@@ -276,13 +240,9 @@ def document(results: Results, rounds: int, command: str) -> Document:
         f"{8 * GROUPS} groups an update at 8/0, learning rate {LEARNING_RATE:g}. Means over nodes; ± is the 95 % "
         "interval over seeds (Student's t)."
     )
-    written = Document("sharing", "Sharing rollouts: own and foreign groups", intro, command)
-    counts = {name: len(runs) for name, runs in results.items()}
-    written.section("Conditions", conditions_table({c.name: c.what for c in EXPERIMENT.conditions}, counts))
-    written.parts.append(seconds_a_run(results))
+    written = EXPERIMENT.page("Sharing rollouts: own and foreign groups", intro, results, command)
     written.section("Results", main_table(results, rounds, budget))
     written.section("What happened", sentences(results, rounds))
-    written.section("Beside the published figures", published_table(results, rounds))
     written.section("Final success on each skill, nodes that lacked it", skills_table(results, rounds))
     plots(written, results, rounds, budget)
     return written

@@ -14,27 +14,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from scripts.experiments.harness.experiment import (
+    WINDOW,
     Condition,
     Experiment,
     Measuring,
-    curve,
     over_seeds,
+    reward_plot,
     run_plan,
     seconds_a_run,
 )
 from scripts.experiments.harness.plans import RunPlan, RunResult
 from scripts.experiments.harness.skills import SKILLS
 from scripts.experiments.models import STUDENT
-from scripts.experiments.reports.intervals import Estimate, estimate, smoothed
-from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
+from scripts.experiments.reports.intervals import Estimate, estimate
+from scripts.experiments.reports.report_document import Document, conditions_table, table
+from scripts.experiments.reports.success import effective_share, mean_success
 
 ROUNDS: Final = 300
 GROUPS: Final = 8
 COMPLETIONS: Final = 8
 LEARNING_RATE: Final = 3e-4
 MEASURING: Final = Measuring(times=1, prompts=100, samples=4)
-WINDOW: Final = 10
 BEHIND: Final = (0, 1, 4, 16, 64)
 VCPO: Final = "token IS, VCPO"
 CORRECTIONS: Final[Mapping[str, tuple[str, str]]] = {
@@ -81,23 +81,13 @@ def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
 
 EXPERIMENT: Final = Experiment(
     name="staleness",
-    description=(__doc__ or "").partition("\n")[0],
+    description=__doc__,
     conditions=conditions(),
     plan=plan,
     rounds=ROUNDS,
     recipes=(STUDENT,),
 )
 Results = Mapping[str, Sequence[RunResult]]
-
-
-def final(result: RunResult, rounds: int) -> float:
-    """Returns the sampled success on held-out prompts with the newest weights, mean of all skills."""
-    return statistics.fmean(result.nodes[0].measured(rounds).sampled.values())
-
-
-def effective_share(result: RunResult) -> float:
-    shares = [share for share in result.nodes[0].effective_sample_share if share is not None]
-    return statistics.fmean(shares) if shares else 0.0
 
 
 def matrix(results: Results, value: Callable[[RunResult], float], digits: int) -> str:
@@ -116,13 +106,13 @@ def on_policy(results: Results, rounds: int) -> Estimate | None:
     runs = [r for c in CORRECTIONS for r in results.get(name_of(c, 0), ())]
     by_seed: dict[int, list[float]] = {}
     for run in runs:
-        by_seed.setdefault(run.seed, []).append(final(run, rounds))
+        by_seed.setdefault(run.seed, []).append(mean_success(run, rounds))
     return estimate([statistics.fmean(values) for values in by_seed.values()]) if by_seed else None
 
 
 def best_at(results: Results, behind: int, rounds: int) -> tuple[str, Estimate] | None:
     found = {
-        c: over_seeds(results[name_of(c, behind)], lambda r: final(r, rounds))
+        c: over_seeds(results[name_of(c, behind)], lambda r: mean_success(r, rounds))
         for c in CORRECTIONS
         if name_of(c, behind) in results
     }
@@ -153,38 +143,22 @@ def document(results: Results, rounds: int, command: str) -> Document:
     counts = {c: len(results.get(name_of(c, BEHIND[-1]), ())) for c in CORRECTIONS}
     written.section("Conditions", conditions_table({c: what for c, (what, _) in CORRECTIONS.items()}, counts))
     written.parts.append(seconds_a_run(results))
-    written.section("Final reward", matrix(results, lambda r: final(r, rounds), 3))
-    written.section("Effective sample share (Σw)² / (n Σw²), mean over updates", matrix(results, effective_share, 2))
+    written.section("Final reward", matrix(results, lambda r: mean_success(r, rounds), 3))
+    share = matrix(results, lambda r: effective_share(r.nodes[0]), 2)
+    written.section("Effective sample share (Σw)² / (n Σw²), mean over updates", share)
     reward = matrix(results, lambda r: statistics.fmean(r.nodes[0].reward), 3)
     written.section("Mean sampled reward over the run, by the weights that generated", reward)
     written.section("What happened", sentences(results, rounds))
     for behind in (BEHIND[-2], BEHIND[-1]):
-        lines = [
-            curve(c, range(1, rounds + 1), [smoothed(r.nodes[0].reward, WINDOW) for r in results[name_of(c, behind)]])
-            for c in CORRECTIONS
-            if name_of(c, behind) in results
-        ]
-        if lines:
+        shown = {c: results[name_of(c, behind)] for c in CORRECTIONS if name_of(c, behind) in results}
+        if shown:
             title = f"{behind} versions behind: sampled reward, mean of {WINDOW} updates"
-            written.plot(f"-{behind}", title, line_plot(title, lines, x_label="updates", y_label="reward"))
+            written.plot(f"-{behind}", title, reward_plot(title, shown, rounds, lambda run: run.nodes[0].reward))
     return written
 
 
-def figures(results: Results, rounds: int) -> list[Figure]:
-    base, best = on_policy(results, rounds), best_at(results, BEHIND[-1], rounds)
-    if base is None or best is None:
-        return []
-    name, value = best
-    loss = 100 * (1 - value.mean / base.mean)
-    return [
-        Figure("on-policy, final reward", base.mean, "", "higher"),
-        Figure(f"{BEHIND[-1]} behind, best correction ({name}), final reward", value.mean, "", "higher"),
-        Figure(f"{BEHIND[-1]} behind, loss against on-policy", loss, "%", "lower", "≤ 5"),
-    ]
-
-
 def main() -> None:
-    EXPERIMENT.run(document, figures)
+    EXPERIMENT.run(document)
 
 
 if __name__ == "__main__":

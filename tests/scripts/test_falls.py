@@ -1,13 +1,12 @@
-"""Which skills fell in a run and how far, and that results outlive fields added to plans."""
+"""Which skills fell in a run, and how far."""
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from msgspec import structs
 
 from scripts.experiments.harness.plans import Measurement, NodeHistory, RunPlan, RunResult
-from scripts.experiments.reports.falls import at_parting, end_of, falls, greatest_fall, mean_change
+from scripts.experiments.reports.success import at_parting, end_of, falls, greatest_fall, mean_change
 
 PLAN = RunPlan("e", "c", 0, 4, (), (), (), 1, 0)
 
@@ -32,8 +31,3 @@ def test_a_skill_falls_from_what_it_was_when_the_peers_went_and_what_was_none_ca
     assert where == "n, b, seed 0" and most == pytest.approx(0.3)
     most, where = greatest_fall([first], lambda run: 0, at_parting)
     assert where == "n, b, seed 0" and most == pytest.approx(0.4)
-
-
-def test_a_field_that_a_plan_leaves_at_its_default_keeps_earlier_results() -> None:
-    assert {"parted_after", "ablations"}.isdisjoint(msgspec.to_builtins(PLAN))
-    assert PLAN.key != structs.replace(PLAN, parted_after=2).key != structs.replace(PLAN, ablations=("x",)).key

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from scripts import REPOSITORY
 from scripts.figure_rows import ROWS, Row
 from scripts.figures import PAGE, RECORDS, Machine, Record, load_records, page, record
 
-ROW = Row("speed", "trial", "≥ 2 ×", lambda f: f"{f['ratio']:.1f} ×")
-OTHER = Row("size", "other", "", lambda f: f"{f['bytes']:.0f} B")
+ROW = Row("speed", "trial", "≥ 2 ×", "{ratio|.1f} ×")
+OTHER = Row("size", "other", "", "{bytes|.0f} B")
 MADE = Record("python -m scripts.bench.trial", Machine("a processor", 2), {"ratio": 2.25}, "2026-01-02", 0.5)
 
 
@@ -60,12 +59,3 @@ def test_benchmark_that_does_not_run_leaves_no_record(tmp_path: Path, name: str,
     with pytest.raises(SystemExit):
         record(name, arguments, tmp_path, load_average=0.25)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_every_module_beside_the_benchmarks_shared_ones_is_a_command_with_json() -> None:
-    modules = [path for path in (REPOSITORY / "scripts" / "bench").glob("*.py") if path.stem != "__init__"]
-    assert len(modules) > 20
-    for path in modules:
-        source = path.read_text(encoding="utf-8")
-        assert "add_json_flag(parser)" in source, path.name
-        assert f"-m scripts.bench.{path.stem}" in source, path.name

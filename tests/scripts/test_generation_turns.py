@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from scripts.bench.common.generation_turns import GenerateOnce, Workload, measure
-from scripts.bench.common.processor_time import cpu_seconds, processes_of_group
+from scripts.bench.common.process_usage import cpu_seconds
 
 
 def test_contenders_take_turns_in_alternating_order_and_the_first_round_does_not_count() -> None:
@@ -30,9 +30,8 @@ def test_tokens_count_to_the_limit_or_to_the_end() -> None:
     assert work.wanted([[5, 6, 7, 8], [5, 1, 7], [1]]) == 3 + 2 + 1
 
 
-def test_processor_time_is_that_of_the_process_and_groups_are_found() -> None:
+def test_processor_time_is_that_of_the_process() -> None:
     began, before = time.process_time(), cpu_seconds(os.getpid())
     while time.process_time() - began < 0.1:
         pass
     assert 0.05 < cpu_seconds(os.getpid()) - before < 1.0
-    assert os.getpid() in processes_of_group(os.getpgrp())

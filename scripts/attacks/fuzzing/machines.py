@@ -14,9 +14,16 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.errors import MalformedError, UnreachableError
 from protocol.identity import NodeKey
-from scripts.attacks.fuzzing.byte_streams import DrawnConnection, DrawnStream, in_virtual_time
 from scripts.attacks.fuzzing.measuring import Act
-from scripts.attacks.fuzzing.targets import Target, all_of, direct, length_prefixed
+from scripts.attacks.fuzzing.targets import (
+    DrawnConnection,
+    DrawnStream,
+    Target,
+    all_of,
+    direct,
+    in_virtual_time,
+    length_prefixed,
+)
 from swarm.host import GossipVerdict
 from swarm.hosts.go import daemon_messages as daemon
 from swarm.hosts.go.control import Frames, rubbish

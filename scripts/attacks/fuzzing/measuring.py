@@ -40,7 +40,6 @@ class Record:
     undeclared: int = 0
     cpu_seconds: float = 0.0
     slowest_seconds: float = 0.0
-    slowest_raw: bytes = b""
     slowest_block: str = ""
     largest_bytes: int = 0
     traced: int = 0
@@ -72,7 +71,7 @@ class InputWatch:
         if seconds > max(REPEATED_SECONDS, record.slowest_seconds):
             seconds = min(seconds, *(_seconds(prepare(raw)) for _ in range(REPEATS)))
             if seconds > record.slowest_seconds:
-                record.slowest_seconds, record.slowest_raw, record.slowest_block = seconds, raw, block
+                record.slowest_seconds, record.slowest_block = seconds, block
                 _trace(record, prepare(raw))
         if record.inputs % (SHARE_TRACED if len(raw) < LARGE_BYTES else SHARE_LARGE_TRACED) == 1:
             _trace(record, prepare(raw))

@@ -16,9 +16,8 @@ from dns.asyncresolver import Resolver
 
 from protocol.errors import UnreachableError
 from protocol.identity import NodeKey
-from scripts.attacks.fuzzing.byte_streams import in_virtual_time
 from scripts.attacks.fuzzing.measuring import Act
-from scripts.attacks.fuzzing.targets import Target
+from scripts.attacks.fuzzing.targets import Target, in_virtual_time
 from swarm.hosts import names
 from swarm.hosts.libp2p.connecting.dialling import parse_address
 from swarm.peers.discovery import is_dialable

@@ -23,11 +23,10 @@ from protocol.manifest import Manifest
 from protocol.messages import Heartbeat
 from protocol.streams.dial_back_messages import DialBackAnswer, DialBackQuestion, decode_dial_back_message
 from protocol.streams.manifest_messages import decode_manifest_of
-from scripts.attacks.fuzzing.byte_streams import DrawnStream, in_virtual_time
 from scripts.attacks.fuzzing.extremes import Extremes
 from scripts.attacks.fuzzing.measuring import Act
 from scripts.attacks.fuzzing.messages import one_of
-from scripts.attacks.fuzzing.targets import Target, all_of, direct, length_prefixed
+from scripts.attacks.fuzzing.targets import DrawnStream, Target, all_of, direct, in_virtual_time, length_prefixed
 from swarm.hosts.libp2p.connecting.dialling import parse_address
 from swarm.hosts.libp2p.containment import Failures
 from swarm.hosts.libp2p.punching import Punching

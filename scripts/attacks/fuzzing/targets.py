@@ -6,10 +6,14 @@ returns the action that is measured; what it does to bring a valid input there (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
+
+import anyio
+import trio
+from trio.testing import MockClock
 
 from protocol.errors import StarlingError
 from scripts.attacks.fuzzing.measuring import Prepare
@@ -69,3 +73,46 @@ def length_prefixed(raw: bytes) -> bytes:
 def blocks_in(share: float, turn: int) -> int:
     """Returns how many blocks of inputs a target with this share gets in a turn, counted from 1."""
     return int(share * turn + 1e-9) - int(share * (turn - 1) + 1e-9)
+
+
+class DrawnStream:
+    """One of a peer (``swarm.host.Stream``) or of a connection, which ends after these bytes."""
+
+    def __init__(self, content: bytes, *, peer: str = "", network: str = "198.18.0.1") -> None:
+        self.peer, self.network = peer, network
+        self._left = content
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        piece, self._left = self._left[:max_bytes], self._left[max_bytes:]
+        return piece
+
+    async def send(self, payload: bytes) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    async def reset(self) -> None:
+        return
+
+    async def finish(self, *, linger_seconds: float) -> None:
+        return
+
+
+class DrawnConnection(DrawnStream):
+    """As anyio's streams of bytes, whose end is an exception."""
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        piece = await super().receive(max_bytes)
+        if not piece:
+            raise anyio.EndOfStream
+        return piece
+
+
+def in_virtual_time(work: Callable[[], Awaitable[object]]) -> None:
+    """Runs what waits, without waiting. Raises what it raises."""
+
+    async def alone() -> None:
+        await work()
+
+    trio.run(alone, clock=MockClock(autojump_threshold=0))

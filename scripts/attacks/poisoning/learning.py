@@ -35,12 +35,13 @@ from node.policy.policy import Policy
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.split import Part, held_out_prompts
 from node.tasks.task import Task
-from protocol.rollouts import Group, decode_group, encode_group
+from protocol.messages import Heartbeat
+from protocol.rollouts import Group, advert_of, decode_group, encode_group
 from scripts import REPOSITORY
-from scripts.attacks.poisoning.board import Board
+from scripts.attacks.poisoning.careless import NoGuard
 from scripts.attacks.poisoning.kinds import Crowd
-from scripts.attacks.poisoning.unguarded import NoGuard
 from scripts.experiments.harness.nodes_run import ROUND_SECONDS, WAIT_SECONDS, OwnProcessScorer, WaitingIntake
+from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted
 
 VICTIM: Final = "wren"
 HONEST: Final = ("robin", "finch")
@@ -49,6 +50,59 @@ GROUPS: Final = 16  # own ones a round; as many of peers, and what the default r
 MEASURED_PROMPTS: Final = 64  # of each task
 RECORDINGS: Final = REPOSITORY / ".experiments" / "poisoners"
 TASKS: Final[Mapping[str, Task]] = {task.name: task for task in DEFAULT_TASKS}
+
+
+KEPT_GROUPS: Final = 4096  # as many as a swarm process keeps
+
+
+class Board:
+    """Does for one learner in this process what its swarm process does: groups are really encoded, and fetched from
+    files. ``now_seconds`` is set by the caller."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now_seconds = 1_700_000_000.0
+        self.shared: list[Group] = []  # by the learner itself, since last taken
+        self._folder, self._seen, self._cursor = folder, list[SeenGroup](), 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def announce(self, peer: str, group: Group) -> None:
+        content = encode_group(group)
+        advert = advert_of(group, content)
+        (self._folder / advert.blob.hex()).write_bytes(content)
+        self._cursor += 1
+        self._seen.append(
+            SeenGroup(self._cursor, peer, self.now_seconds, group.family, group.tokenizer, group.policy_version, advert)
+        )
+        del self._seen[:-KEPT_GROUPS]
+
+    def take_shared(self) -> list[Group]:
+        taken, self.shared = self.shared, []
+        return taken
+
+    # ``node.learner.foreign.swarm_calls.Swarm``
+
+    def status(self) -> SwarmStatus:
+        return SwarmStatus(
+            "victim", "test", "", (), 0.0, len({each.peer for each in self._seen}), None, 0, 0, 0, {}, {}
+        )
+
+    def peers(self) -> list[PeerStatus]:
+        return []
+
+    def share(self, groups: Sequence[Group]) -> None:
+        self.shared += groups
+
+    def seen_groups(self, after: int, limit: int) -> list[SeenGroup]:
+        return [seen for seen in self._seen if seen.cursor > after][:limit]
+
+    def fetch(self, wanted: Sequence[Wanted], *, deadline_seconds: float) -> list[Fetched]:
+        return [Fetched(each.blob, str(self._folder / each.blob.hex()), None) for each in wanted]
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        pass
+
+    def judge(self, peer: str, blob: bytes, judgement: Judgement, detail: str = "") -> None:
+        pass
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ barriers for readers with a keyboard or a screen reader, comes with the package 
 
 from __future__ import annotations
 
+import base64
 import shutil
 from importlib.resources import files
 
@@ -68,3 +69,10 @@ def requests_elsewhere(browser: WebDriver) -> list[str]:
 def pixels_beyond(browser: WebDriver) -> int:
     """Returns by how much the page is wider than the screen."""
     return int(browser.execute_script(BEYOND))
+
+
+def screenshot(browser: WebDriver, width: int, height: int) -> bytes:
+    """Returns a picture (PNG) of the page's first ``height`` pixels, whatever of them the window shows."""
+    clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+    taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
+    return base64.b64decode(taken["data"])

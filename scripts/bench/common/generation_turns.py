@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from node.engines.engine import Engine, GenerationRequest, Sampling
-from scripts.bench.common.busy import busy_processes
+from scripts.bench.common.processes import busy_processes
 from scripts.bench.contenders.vllm_contender import VllmWorker
 
 COMPLETIONS: Final = 8  # of a prompt

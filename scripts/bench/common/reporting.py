@@ -24,8 +24,11 @@ class Figure:
     bar: str | None = None
 
 
-def add_json_flag(parser: argparse.ArgumentParser) -> None:
+def figures_parser(documentation: str | None) -> argparse.ArgumentParser:
+    """Returns the parser of a command that reports figures: its module's ``documentation`` is the help."""
+    parser = argparse.ArgumentParser(description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    return parser
 
 
 def machine() -> str:

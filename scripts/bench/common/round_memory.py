@@ -35,7 +35,7 @@ from node.learner.state.persistence import snapshot_of
 from node.learner.steps.optimizer import MasterAdamW
 from node.learner.steps.step import optimizer_steps
 from node.policy.policy import Policy
-from scripts.bench.common.process_memory import forget_peak, process_memory
+from scripts.bench.common.process_usage import forget_peak, process_memory
 
 
 class RoundSize(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,6 @@ its own end, what it receives at the bridge's end. Nothing outside the namespace
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -21,14 +20,6 @@ TOGETHER, APART = SEGMENTS = ("br0", "br1")  # bridges that are not joined; ever
 
 class NoSlowNetworkError(Exception):
     """This machine or this user cannot make network namespaces."""
-
-
-@dataclass(frozen=True)
-class InterfaceTraffic:
-    """Bytes that went through one interface, Ethernet headers included."""
-
-    sent_bytes: int
-    received_bytes: int
 
 
 @dataclass(frozen=True)
@@ -60,11 +51,6 @@ class SlowPeer:
     @property
     def _ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
         return (self.namespace, "eth0"), (self.bridge, self.port)
-
-    def traffic(self) -> InterfaceTraffic:
-        shown = run_tool("ip", "-n", self.namespace, "-j", "-s", "link", "show", "dev", "eth0")
-        counted = json.loads(shown)[0]["stats64"]
-        return InterfaceTraffic(counted["tx"]["bytes"], counted["rx"]["bytes"])
 
 
 @contextmanager

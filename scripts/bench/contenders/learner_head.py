@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from scripts.bench.common.process_memory import forget_peak, process_memory
+from scripts.bench.common.process_usage import forget_peak, process_memory
 
 VOCABULARY: Final = 151_936
 SEQUENCES: Final = 16

@@ -29,7 +29,7 @@ from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion
 from node.learner.objective.forward import MicroBatch, Network, completion_logps
 from node.learner.objective.pass_settings import PassSettings
-from scripts.bench.common.process_memory import forget_peak, process_memory
+from scripts.bench.common.process_usage import forget_peak, process_memory
 from scripts.bench.common.published_shapes import config_of
 
 

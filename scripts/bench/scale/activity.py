@@ -19,6 +19,7 @@ from scripts.bench.scale.searches import Search
 from scripts.bench.scale.swarm_node import FAMILY, HEARTBEAT_SECONDS, Node, heartbeat
 from swarm import api
 from swarm.announcements.pacing import heartbeat_seconds
+from swarm.service import SwarmService
 
 ROUND_SECONDS: Final = 10.0
 ROUNDS_PER_FETCH: Final = 3
@@ -74,29 +75,13 @@ class Activity:
             await anyio.sleep(random.uniform(0.8, 1.2) * ROUND_SECONDS)
 
     async def _fetch_one(self, node: Node, random: Random) -> None:
-        seen = await node.service.answer(api.AskSeenGroups(node.cursor, 1000))
-        assert isinstance(seen, api.SeenGroups)
-        if not seen.groups:
-            return
-        node.cursor = seen.groups[-1].cursor
-        there = self._honest_peers()
-        honest = [group for group in seen.groups if group.peer in there]
-        if not honest:
-            return
-        chosen = random.choice(honest)
-        wanted = (api.Wanted(chosen.advert.blob, chosen.advert.size, (chosen.peer,)),)
-        outcome = await node.service.answer(api.Fetch(wanted, FETCH_SECONDS))
-        assert isinstance(outcome, api.FetchedList)
-        is_here = outcome.fetched[0].is_here
-        if self._is_calm():
+        node.cursor, is_here = await fetch_one(node.service, node.cursor, self._honest_peers, random, FETCH_SECONDS)
+        if is_here is not None and self._is_calm():
             node.fetched[is_here] += 1
-        if is_here:
-            await node.service.answer(api.Judge(chosen.peer, chosen.advert.blob, api.Judgement.USED, ""))
 
     async def _average(self, node: Node) -> None:
         random = Random(f"{node.host.peer_id} averages")
-        blob = weights(random.randrange(1 << 30))
-        offer = Offer(FAMILY, LAYOUT.digest, ENCODING, 1, node.service.store.put(blob), len(blob))
+        offer = offer_of(node.service, random.randrange(1 << 30))
         await anyio.sleep(random.uniform(0.0, AVERAGE_EVERY_SECONDS))
         while True:
             with suppress(StarlingError):
@@ -119,9 +104,33 @@ class Activity:
             await anyio.sleep(SYBIL_SECONDS)
 
 
-def weights(seed: int) -> bytes:
+async def fetch_one(
+    service: SwarmService, cursor: int, honest_peers: Callable[[], set[str]], random: Random, seconds: float
+) -> tuple[int, bool | None]:
+    """Fetches a group that an honest peer announced since ``cursor``, and judges it as used. Returns the newest cursor,
+    and whether the blob came; None where there was none to fetch."""
+    seen = await service.answer(api.AskSeenGroups(cursor, 1000))
+    assert isinstance(seen, api.SeenGroups)
+    there = honest_peers()
+    honest = [group for group in seen.groups if group.peer in there]
+    cursor = seen.groups[-1].cursor if seen.groups else cursor
+    if not honest:
+        return cursor, None
+    chosen = random.choice(honest)
+    wanted = (api.Wanted(chosen.advert.blob, chosen.advert.size, (chosen.peer,)),)
+    outcome = await service.answer(api.Fetch(wanted, seconds))
+    assert isinstance(outcome, api.FetchedList)
+    is_here = outcome.fetched[0].is_here
+    if is_here:
+        await service.answer(api.Judge(chosen.peer, chosen.advert.blob, api.Judgement.USED, ""))
+    return cursor, is_here
+
+
+def offer_of(service: SwarmService, seed: int) -> Offer:
+    """Stores weights drawn from ``seed``; returns the offer to average with them."""
     values = 1.0 + 0.1 * np.random.default_rng(seed).standard_normal(500)
-    return encode_dense(LAYOUT, [(values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)])
+    blob = encode_dense(LAYOUT, [(values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)])
+    return Offer(FAMILY, LAYOUT.digest, ENCODING, 1, service.store.put(blob), len(blob))
 
 
 def group(blob: bytes, seed: int) -> GroupAdvert:

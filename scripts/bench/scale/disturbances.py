@@ -53,10 +53,6 @@ class Calm:
     def holds(self) -> bool:
         return self._now_seconds() > self._disturbed_until_seconds
 
-    def held_since(self, seconds: float) -> bool:
-        """Whether nothing has disturbed since a time at which calm held."""
-        return self._disturbed_until_seconds <= seconds
-
 
 async def churn(
     nodes: list[Node], size: int, network: SimulatedNetwork, random: Random, join: Callable[[], Awaitable[None]]

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import math
 import os
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final, Generic
 
 from scripts import REPOSITORY
+from scripts.bench.common.reporting import Figure, report
 from scripts.experiments import models
 from scripts.experiments.harness.plans import (
     ExperimentPlan,
@@ -30,11 +32,15 @@ from scripts.experiments.harness.plans import (
     load_result,
 )
 from scripts.experiments.harness.runs import RunFailedError, run_all
-from scripts.experiments.reports.intervals import Estimate, estimate
-from scripts.experiments.reports.plots import Line
-from scripts.experiments.reports.report_document import Document, Figure, print_figures
+from scripts.experiments.reports.intervals import Estimate, estimate, smoothed
+from scripts.experiments.reports.plots import Line, line_plot
+from scripts.experiments.reports.report_document import Document, conditions_table
 
 INTERRUPTED: Final = 130  # the exit status that shells give for Ctrl-C
+WINDOW: Final = 10  # a plotted reward is the mean of this many updates
+
+
+Settings = Mapping[str, Mapping[str, object]]  # sections of a node's configuration
 
 
 @dataclass(frozen=True)
@@ -43,9 +49,10 @@ class Condition:
 
     name: str
     what: str
-    settings: Mapping[str, Mapping[str, object]]
+    settings: Settings
     seeds_most: int | None = None  # of the seeds requested; None: all
-    trial: Mapping[str, object] = field(default_factory=dict)  # what nodes do not do themselves, see ``trials.py``
+    ablations: tuple[str, ...] = ()  # parts of the learner that are replaced: ``learner_ablations``
+    trained: str = ""  # what is trained where it is not all: ``learner_ablations.change_trained``
 
     def seeds(self, wanted: int) -> int:
         return wanted if self.seeds_most is None else min(wanted, self.seeds_most)
@@ -73,38 +80,40 @@ def run_plan(
     nodes: Mapping[str, str],
     tasks: Sequence[str],
     measuring: Measuring,
-    times_rounds: int = 1,
 ) -> RunPlan:
-    """Returns one run: ``nodes`` (name: model) under one condition, measured in the first ``rounds`` of
-    ``rounds`` × ``times_rounds``."""
+    """Returns one run: ``nodes`` (name: model) under one condition."""
     settings = {name: dict(section) for name, section in condition.settings.items()}
     return RunPlan(
         experiment=experiment,
         condition=condition.name,
         seed=seed,
-        rounds=rounds * times_rounds,
+        rounds=rounds,
         nodes=tuple(NodePlan(name, model, settings) for name, model in nodes.items()),
         tasks=tuple(tasks),
         measure_at=measuring.rounds(rounds),
         measure_prompts=measuring.prompts,
         measure_samples=measuring.samples,
-        trial=dict(condition.trial),
+        ablations=condition.ablations,
+        trained=condition.trained,
     )
 
 
 @dataclass(frozen=True)
 class Experiment(Generic[R]):
-    """``plan(condition, seed, rounds)`` returns one run; ``recipes`` are the models that the runs need."""
+    """``plan(condition, seed, rounds)`` returns one run; ``recipes`` are the models that the runs need.
+    ``description`` is the docstring of the experiment's module."""
 
     name: str
-    description: str
+    description: str | None
     conditions: Sequence[Condition]
     plan: Callable[[Condition, int, int], ExperimentPlan[R]]
     rounds: int  # unless --rounds says otherwise
     recipes: Sequence[models.SkillRecipe] = ()
 
     def options(self) -> argparse.Namespace:
-        parser = argparse.ArgumentParser(description=self.description)
+        parser = argparse.ArgumentParser(
+            description=self.description, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
         parser.add_argument("--rounds", type=int, default=self.rounds, help=f"updates a node (default {self.rounds})")
         parser.add_argument("--seeds", type=int, default=3, help="runs of each condition (default 3)")
         parser.add_argument("--only", action="append", metavar="PATTERN", help="run only the conditions that match, "
@@ -162,17 +171,32 @@ class Experiment(Generic[R]):
         least = {name: 1 if options.finished else len(of_name) for name, of_name in plans.items()}
         return {name: results for name, results in whole.items() if len(results) >= least[name]}
 
+    def page(
+        self, title: str, intro: str, results: Mapping[str, Sequence[ExperimentResult]], command: str, further: str = ""
+    ) -> Document:
+        """Returns the report's beginning: which conditions were run, and the processor time of their runs."""
+        written = Document(self.name, title, intro, command)
+        counts = {name: len(runs) for name, runs in results.items()}
+        written.section("Conditions", conditions_table({c.name: c.what for c in self.conditions}, counts))
+        written.parts.append(seconds_a_run(results) + further)
+        return written
+
     def run(
         self,
         document: Callable[[dict[str, list[R]], int, str], Document],
-        figures: Callable[[dict[str, list[R]], int], Sequence[Figure]],
+        figures: Callable[[dict[str, list[R]], int], Sequence[Figure]] = lambda results, rounds: (),
     ) -> None:
-        """The whole command: runs what is missing, writes the page and prints the figures; both are given the results
-        and the rounds."""
+        """The whole command: runs what is missing, writes the page, and prints the ``figures`` that a record in
+        docs/figures keeps; both are given the results and the rounds."""
         options = self.options()
         results = self.results(options)
+        if not results:
+            raise SystemExit("there is nothing to report on: no condition has the runs that were asked for")
         path = document(results, options.rounds, self.command(options)).write(options.docs)
-        print_figures(self.name, figures(results, options.rounds), written=path, as_json=options.json)
+        print(f"written: {path}", file=sys.stderr)
+        found = [figure for figure in figures(results, options.rounds) if math.isfinite(figure.value)]  # of many seeds
+        if found or options.json:
+            report(f"experiments/{self.name}", found, as_json=options.json)
 
 
 def over_nodes(result: RunResult, value: Callable[[NodeHistory], float]) -> float:
@@ -182,6 +206,54 @@ def over_nodes(result: RunResult, value: Callable[[NodeHistory], float]) -> floa
 
 def over_seeds(results: Sequence[RunResult], value: Callable[[RunResult], float]) -> Estimate:
     return estimate([value(result) for result in results])
+
+
+def by_seed(
+    results: Mapping[str, Sequence[R]], one: str, other: str, value: Callable[[R], float]
+) -> dict[int, tuple[float, float]]:
+    """Returns ``value`` under two conditions, for each seed that both have."""
+    ours, theirs = ({run.seed: value(run) for run in results.get(name, ())} for name in (one, other))
+    return {seed: (ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())}
+
+
+def difference(
+    results: Mapping[str, Sequence[R]], one: str, other: str, value: Callable[[R], float]
+) -> Estimate | None:
+    """Returns ``value`` under ``one`` less that under ``other``, paired by seed; None where no seed has both."""
+    both = by_seed(results, one, other, value)
+    return estimate([ours - theirs for ours, theirs in both.values()]) if both else None
+
+
+def per_cent_more(
+    results: Mapping[str, Sequence[R]], one: str, other: str, value: Callable[[R], float]
+) -> Estimate | None:
+    """Returns by how many per cent ``value`` under ``one`` exceeds that under ``other``, paired by seed; None where no
+    seed has both."""
+    both = by_seed(results, one, other, value)
+    return estimate([100 * (ours / theirs - 1) for ours, theirs in both.values()]) if both else None
+
+
+def verdict(found: Estimate, at_most: float) -> str:
+    """Returns whether the mean, and whether its whole interval, meets a bar of at most ``at_most``."""
+    if found.mean > at_most:
+        return "missed"
+    return "met by the whole interval" if found.count > 1 and found.high <= at_most else "met by the mean"
+
+
+def mean_rewards(result: RunResult) -> list[float]:
+    """Returns the mean sampled reward of all nodes, round by round."""
+    return [statistics.fmean(rewards) for rewards in zip(*(node.reward for node in result.nodes), strict=True)]
+
+
+def reward_plot(
+    title: str, results: Mapping[str, Sequence[RunResult]], rounds: int, rewards: Callable[[RunResult], Sequence[float]]
+) -> str:
+    """Returns a plot of rewards over the first ``rounds`` updates, a line for each condition."""
+    lines = [
+        curve(name, range(1, rounds + 1), [smoothed(rewards(run)[:rounds], WINDOW) for run in runs])
+        for name, runs in results.items()
+    ]
+    return line_plot(title, lines, x_label="updates", y_label="reward")
 
 
 def curve(name: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Line:

@@ -1,30 +1,25 @@
 """Parts of the learner that an experiment takes out or replaces, one at a time, to see what they do.
 
-They are no settings of a node: nobody would set them. Each replaces a name in one module of the node while a run lasts.
+They are no settings of a node: nobody would set them. Each of ``ABLATIONS`` replaces a name in one module of the node
+while a run lasts.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import partial
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from node.learner.answers.imitation import Imitation
 from node.learner.answers.rehearsal import Rehearsal
-from node.learner.objective.batch import TrainingGroup
-from node.learner.objective.training_groups import own_training_group
 from node.learner.round import learning
 from node.learner.steps import step
-from node.learner.steps.adamw import float32_moments
 from node.learner.steps.adamw.slices import Scratch
 from node.learner.steps.optimizer import MasterAdamW
-from node.learner.steps.signal import signal_share
+from node.policy.policy import Policy
 
 
 @contextmanager
@@ -35,21 +30,6 @@ def _replaced(module: ModuleType | type, name: str, value: object) -> Iterator[N
         yield
     finally:
         setattr(module, name, before)
-
-
-def _steps_scaled(scale: Callable[[float], float]) -> AbstractContextManager[None]:
-    return _replaced(step, "signal_share", lambda *batch: scale(signal_share(*batch)))
-
-
-def _negatives_weighed(weight: float) -> AbstractContextManager[None]:
-    def weighed(*rollout: Any) -> TrainingGroup:
-        group = own_training_group(*rollout)
-        completions = [
-            replace(c, advantage=c.advantage * (weight if c.advantage < 0 else 1)) for c in group.completions
-        ]
-        return replace(group, completions=tuple(c for c in completions if c.advantage != 0))
-
-    return _replaced(learning, "own_training_group", weighed)
 
 
 def _head_slower(scale: float) -> AbstractContextManager[None]:
@@ -63,13 +43,24 @@ def _head_slower(scale: float) -> AbstractContextManager[None]:
 
 
 ABLATIONS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
-    "whole steps": partial(_steps_scaled, lambda share: 1.0),
-    "root of the share": partial(_steps_scaled, math.sqrt),
+    "whole steps": partial(_replaced, step, "signal_share", lambda *batch: 1.0),
     "nothing seen again": partial(_replaced, Rehearsal, "drawn", lambda *arguments: []),
-    "peers not seen again": partial(_replaced, Imitation, "lessons", lambda *arguments: []),
     "imitation at the learning rate": partial(_replaced, learning, "IMITATION_RATE", 1.0),
-    "no negatives": partial(_negatives_weighed, 0.0),
-    "negatives at 0.3": partial(_negatives_weighed, 0.3),
     "head at a tenth of the rate": partial(_head_slower, 0.1),
-    "short second moment": partial(_replaced, float32_moments, "BETA2", 0.99),
 }
+
+
+def change_trained(policy: Policy, which: str) -> None:
+    """Changes which parameters are trained, before an optimizer has them. "matrices": of whole weights, those alone
+    that an adapter adapts; "head": beside an adapter, the output matrix, which is the embedding where the two are tied.
+    """
+    head = policy.base.get_output_embeddings()  # type: ignore[no-untyped-call]  # transformers
+    if which == "matrices":
+        linear = [each for each in policy.base.modules() if isinstance(each, nn.Linear) and each is not head]
+        adapted = {parameter for each in linear for parameter in each.parameters()}
+        for parameter in policy.model.parameters():
+            parameter.requires_grad_(parameter in adapted)
+    elif which == "head":
+        head.weight.requires_grad_(True)
+    else:
+        raise ValueError(f"nothing that is trained is called {which!r}")

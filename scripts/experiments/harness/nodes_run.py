@@ -2,9 +2,9 @@
 
 Everything that learns is the node's own code: ``Learner.round`` with its intake, engine, policy, tasks and optimizer,
 over the swarm's own code on a simulated network (``simulated_swarm.py``); an engine in a process of its own is a real
-one (``node_engine.py``). Differences from a real node: all learners live in one process and take their rounds in turn,
-rewards are computed in this process, no checkpoint is written, and a node waits for requested groups without a limit,
-so that a slow machine makes the same run as a fast one.
+one. Differences from a real node: all learners live in one process and take their rounds in turn, rewards are computed
+in this process, no checkpoint is written, and a node waits for requested groups without a limit, so that a slow machine
+makes the same run as a fast one.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from itertools import permutations
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import torch
 from torch import Tensor
 
-from node.configuration import Config, PolicySection
+from node.configuration import DEFAULT_ROWS, Config, PolicySection, chosen
+from node.engines.backends import EngineParts, engine_of
 from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
-from node.events import Averaged, AveragingTakenBack, Event, RoundDone
+from node.events import Averaged, AveragingTakenBack, EngineChanged, Event, RoundDone
+from node.home import Home
 from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import Incoming, RolloutIntake
+from node.learner.generation.schedule import needs_own_weights
 from node.learner.influence.guard import InfluenceState
 from node.learner.influence.standing import Standings
 from node.learner.objective.forward import Network
@@ -43,17 +45,10 @@ from node.tasks.split import Part, held_out_prompts
 from node.tasks.task import Task
 from protocol.messages import PromptRef
 from scripts.experiments.harness.family_averaging import WaitingAverager
-from scripts.experiments.harness.learner_ablations import ABLATIONS
-from scripts.experiments.harness.node_engine import engine_of_node
+from scripts.experiments.harness.learner_ablations import ABLATIONS, change_trained
 from scripts.experiments.harness.plans import Measurement, NodeHistory, NodePlan, RunPlan, RunResult
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm, SwarmMember
 from scripts.experiments.harness.skills import EIGHT_SKILLS
-from scripts.experiments.harness.trials import (
-    SharedUpdates,
-    change_first_factors,
-    change_trained,
-    other_compressed_constants,
-)
 
 ROUND_SECONDS: Final = 5.0  # of network time for a round of all nodes
 WAIT_SECONDS: Final = 300.0  # a hang guard
@@ -88,17 +83,17 @@ class ExperimentNode:
         self, plan: NodePlan, config: Config, policy: Policy, engine: Engine, tasks: Mapping[str, Task],
         member: SwarmMember | None, clock: Callable[[], float],
     ) -> None:  # fmt: skip
-        self._plan, self._policy, self._tasks = plan, policy, tasks
-        self.family = policy.family
+        self._plan, self.policy, self._tasks = plan, policy, tasks
+        self.name, self.family = plan.name, policy.family
         self._scorer = OwnProcessScorer(tasks)
         self.member = member
         self._intake = WaitingIntake(member, tasks, config.learner, clock, research=config.objective.research)
         self.optimizer = optimizer = MasterAdamW(policy.trainable(), config.learner)
         self._averaged: list[Averaged] = []
         self._taken_back = 0
-        self._replica = None
+        self.replica: WaitingAverager | None = None
         if member is not None and "averaging" in plan.settings:
-            self._replica = WaitingAverager(member, optimizer, policy.family, config, self._note, clock)
+            self.replica = WaitingAverager(member, optimizer, policy.family, config, self._note, clock)
         self._learner = learner_of(
             config,
             policy,
@@ -110,7 +105,7 @@ class ExperimentNode:
             LearnerState(influence=InfluenceState(standings=Standings(trusting=True))),  # all of one experiment
             report=lambda event: None,
             clock=clock,
-            extras=Extras(averager=self._replica),
+            extras=Extras(averager=self.replica),
         )
         self._rounds: list[RoundDone] = []
         self._measurements: list[Measurement] = []
@@ -127,14 +122,14 @@ class ExperimentNode:
 
     def measure(self, round_number: int, *, prompts: int, samples: int) -> None:
         """Measures success with the newest weights, on a new embedded engine: the learner's may hold older ones."""
-        engine = TorchEngine(self._policy, rows=256, seed=MEASURE_SEED)
+        engine = TorchEngine(self.policy, rows=256, seed=MEASURE_SEED)
         asked = held_out_prompts(self._tasks, Part.TEST, prompts)
 
         def success(temperature: float, samples: int) -> dict[str, float]:
             return mean_rewards(
-                self._policy.tokens, engine, self._scorer, self._tasks, asked,
+                self.policy.tokens, engine, self._scorer, self._tasks, asked,
                 samples=samples, temperature=temperature, seed=MEASURE_SEED,
-                context=Network.of(self._policy.model).context,
+                context=Network.of(self.policy.model).context,
             )  # fmt: skip
 
         sampled = success(1.0, samples) if samples else {}
@@ -149,8 +144,8 @@ class ExperimentNode:
     def close(self) -> None:
         self._learner.close()
         self._intake.close()
-        if self._replica is not None:
-            self._replica.close()
+        if self.replica is not None:
+            self.replica.close()
 
     def result(self, bytes_announced: int) -> NodeHistory:
         rounds = self._rounds
@@ -175,6 +170,9 @@ class ExperimentNode:
         )
 
 
+OnMade = Callable[[ExperimentNode, SimulatedSwarm | None], None]
+
+
 def tasks_named(names: Sequence[str]) -> dict[str, Task]:
     known: dict[str, Task] = {**{task.name: task for task in DEFAULT_TASKS}, **EIGHT_SKILLS}
     return {name: known[name] for name in names}
@@ -187,13 +185,30 @@ def section_of(plan: NodePlan, models: Path) -> PolicySection:
     return PolicySection.model_validate(section)
 
 
-def policy_of(plan: NodePlan, models: Path) -> Policy:
-    """Returns a new copy of a node's model."""
-    return Policy.load(section_of(plan, models))
+def engine_of_node(config: Config, policy: Policy, home: Path, stack: ExitStack) -> Engine:
+    """Returns the engine; ``stack`` ends its process, which has its socket and files in ``home``.
+
+    "auto" is the embedded engine here. An engine that was named and cannot be had, or is given up, ends the run with
+    ``RuntimeError``: the result would be of another condition.
+    """
+    rows, owns_weights = chosen(config.engine.rows, DEFAULT_ROWS), needs_own_weights(config)
+    if config.engine.backend in ("auto", "torch"):
+        return TorchEngine(policy, rows=rows, seed=config.seed, owns_weights=owns_weights)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    parts = EngineParts(Home(home), config, policy, rows, True, owns_weights, _must_stay, time.time)
+    return engine_of(parts, stack)
 
 
-def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambda: False) -> RunResult:
-    """Runs ``plan`` on one thread. Raises ``InterruptedError`` once ``is_orphaned``, when no process waits for it."""
+def _must_stay(event: Event) -> None:
+    if isinstance(event, EngineChanged) and event.backend != event.configured:
+        raise RuntimeError(f"engine.backend is {event.configured!r}, and {event.backend!r} generates: {event.because}")
+
+
+def execute(
+    plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambda: False, made: OnMade = lambda *parts: None
+) -> RunResult:
+    """Runs ``plan`` on one thread; ``made`` is called with each node and its swarm before the first round. Raises
+    ``InterruptedError`` once ``is_orphaned``, when no process waits for it."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(plan.seed)
@@ -202,8 +217,6 @@ def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambd
     with ExitStack() as stack:
         for name in plan.ablations:
             stack.enter_context(ABLATIONS[name]())
-        if "compressed" in plan.trial:
-            stack.enter_context(other_compressed_constants(plan.trial["compressed"]))
         swarm = None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="experiment-")))
         if len(plan.nodes) > 1:
@@ -211,34 +224,26 @@ def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambd
         nodes = []
         for node_plan in plan.nodes:
             config = node_plan.config(plan.seed).model_copy(update={"policy": section_of(node_plan, models)})
-            policy = policy_of(node_plan, models)
-            if "first_factors" in plan.trial:
-                change_first_factors(policy, node_plan.name, plan.trial["first_factors"])
-            if "trained" in plan.trial:
-                change_trained(policy, plan.trial["trained"])
+            policy = Policy.load(config.policy)
+            if plan.trained:
+                change_trained(policy, plan.trained)
             member = swarm.member(node_plan.name) if swarm is not None else None
             clock = swarm.now_seconds if swarm is not None else time.time
             engine = engine_of_node(config, policy, folder / "engines" / node_plan.name, stack)
             node = ExperimentNode(node_plan, config, policy, engine, tasks, member, clock)
             stack.callback(node.close)
             nodes.append(node)
-        shared = None
-        if "update_sum" in plan.trial:
-            shared = SharedUpdates([node.optimizer for node in nodes], plan.seed, **plan.trial["update_sum"])
-        apart, cpu_at = _run_rounds(plan, nodes, swarm, shared, is_orphaned)
+            made(node, swarm)
+        apart, cpu_at = _run_rounds(plan, nodes, swarm, is_orphaned)
         announced = [node.member.bytes_announced if node.member is not None else 0 for node in nodes]
         results = [node.result(sum(announced) - own) for node, own in zip(nodes, announced, strict=True)]
-        if shared is not None:
-            averaging = {"outer_steps": shared.steps, "averaging_bytes": round(shared.received_bytes)}
-            results = [msgspec.structs.replace(result, **averaging) for result in results]
     seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_began
     return RunResult(plan.key, plan.condition, plan.seed, seconds, cpu_seconds, results, plan, apart, cpu_at)
 
 
 def _run_rounds(
-    plan: RunPlan, nodes: Sequence[ExperimentNode], swarm: SimulatedSwarm | None, shared: SharedUpdates | None,
-    is_orphaned: Callable[[], bool],
-) -> tuple[list[float], list[float]]:  # fmt: skip
+    plan: RunPlan, nodes: Sequence[ExperimentNode], swarm: SimulatedSwarm | None, is_orphaned: Callable[[], bool]
+) -> tuple[list[float], list[float]]:
     """Runs all rounds; returns, for each measurement, the mean distance of nodes of one family, and the processor
     seconds until then."""
     apart, cpu_at = list[float](), list[float]()
@@ -249,8 +254,6 @@ def _run_rounds(
         if round_number > 0:
             for node in nodes:
                 node.round()
-            if shared is not None:
-                shared.after_round(round_number)
             if swarm is not None:
                 swarm.pass_time(ROUND_SECONDS)
         if swarm is not None and round_number == plan.parted_after:

@@ -12,7 +12,6 @@ exchange, in which it took a step or was refused. Instead of θ it offers
 replica by its own history, and both of a pair take the step or neither does, as in
 ``swarm.averaging.weight_averaging``. Departures: a replica without a partner waits for the next exchange, where a
 node would ask another peer; and no replica is banned, where a node reports each refusal. The liar refuses no offer.
-``OnePlace`` is DiLoCo with a mean or a robust mean of all pseudo-gradients.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ from node.averaging import noloco
 from node.averaging.noloco import OuterState, Weights
 from node.averaging.rules import RELEASED, DenseRule, bf16_bits
 from protocol.weights.dense_weights import encode_dense
-from scripts.experiments.language_model.averaging_rules import DILOCO, ReplicaRule, random_pairs
-from scripts.experiments.language_model.robust import centered_clip
+from scripts.experiments.language_model.averaging_rules import ReplicaRule, random_pairs
 from swarm.averaging.norm_history import FamilyPast
 from swarm.averaging.weights_difference import ENCODINGS, Difference
 
@@ -61,11 +59,15 @@ LIES: Final[Mapping[str, Lie]] = {
 }
 
 
-class WithLiar(ReplicaRule):
-    """Replica ``LIAR`` is honest the first ``honest_times``."""
+class PairsWithLiar(ReplicaRule):
+    """NoLoCo in pairs. ``judged``: whether offers are refused and weighted, or all accepted with weight 1.
 
-    def __init__(self, weights: Weights, count: int, random: Random, lie: str | None, honest_times: int = 0) -> None:
-        """Without a ``lie`` it is always honest."""
+    Replica ``LIAR`` is honest the first ``honest_times``, and always without a ``lie``.
+    """
+
+    def __init__(
+        self, weights: Weights, count: int, random: Random, *, lie: str | None, judged: bool, honest_times: int = 0
+    ) -> None:
         super().__init__(weights, count, random)
         self._lie, self._honest_times = LIES[lie] if lie is not None else None, honest_times
         if lie is not None:
@@ -73,6 +75,11 @@ class WithLiar(ReplicaRule):
         self._phi = weights  # the liar's, after the last exchange
         # From a copy of ``random``, so that the pairs are those of the same seed without a liar.
         self._directions = torch.Generator().manual_seed(copy(random).getrandbits(63))
+        self._judged = judged
+        self._states: list[OuterState] = [noloco.begin(weights) for _ in range(count)]
+        self._pasts = [FamilyPast()] * count
+        self._periods = [1] * count  # since the last outer step
+        self._learnt = [0.0] * count  # lengths of θ - φ at outer steps, added up
 
     def shown(self, offered: Sequence[Weights]) -> tuple[list[Weights], bool]:
         """Returns what every replica offers, and whether one is a lie. To be called once per exchange."""
@@ -84,20 +91,6 @@ class WithLiar(ReplicaRule):
             return shown, False
         shown[LIAR] = self._lie(offered[LIAR], self._phi, self._directions)
         return shown, True
-
-
-class PairsWithLiar(WithLiar):
-    """NoLoCo in pairs. ``judged``: whether offers are refused and weighted, or all accepted with weight 1."""
-
-    def __init__(
-        self, weights: Weights, count: int, random: Random, *, lie: str | None, judged: bool, honest_times: int = 0
-    ) -> None:
-        super().__init__(weights, count, random, lie, honest_times)
-        self._judged = judged
-        self._states: list[OuterState] = [noloco.begin(weights) for _ in range(count)]
-        self._pasts = [FamilyPast()] * count
-        self._periods = [1] * count  # since the last outer step
-        self._learnt = [0.0] * count  # lengths of θ - φ at outer steps, added up
 
     def outer(self, offered: Sequence[Weights]) -> list[Weights]:
         shown, lying = self.shown(offered)
@@ -156,30 +149,6 @@ class PairsWithLiar(WithLiar):
             return
         self.verdicts[LIES_TAKEN if is_lie else HONEST_TAKEN] += 1
         self.verdicts[LIES_WEIGHT if is_lie else HONEST_WEIGHT] += weight
-
-
-class OnePlace(WithLiar):
-    """DiLoCo with all pseudo-gradients in one place, sent there in bf16, and one φ.
-
-    ``clipped``: takes their centre by ``centered_clip`` instead of their mean.
-    """
-
-    def __init__(self, weights: Weights, count: int, random: Random, *, lie: str | None, clipped: bool) -> None:
-        super().__init__(weights, count, random, lie)
-        self._clipped = clipped
-        self._state = noloco.begin(weights)
-
-    def outer(self, offered: Sequence[Weights]) -> list[Weights]:
-        outer = self._state.outer
-        shown, _ = self.shown(offered)
-        gradients = [self.across({name: theta[name] - phi for name, phi in outer.items()}) for theta in shown]
-        rows = torch.stack([torch.cat([each[name].reshape(-1) for name in outer]) for each in gradients])  # (n, N)
-        centre = centered_clip(rows) if self._clipped else rows.mean(dim=0)
-        parts = torch.split(centre, [phi.numel() for phi in outer.values()])
-        moved = {n: phi + part.view(phi.shape) for (n, phi), part in zip(outer.items(), parts, strict=True)}
-        self._state = noloco.outer_step(self._state, [moved], DILOCO)
-        self._phi = self._state.outer
-        return [self._state.outer] * self.count
 
 
 def _norm(weights: Weights) -> float:

@@ -2,8 +2,7 @@
 
 ``ReplicaRule.outer`` receives what every replica offers, θ after its inner steps, and returns every replica's new φ.
 Formulas and codecs are the node's own (``node.averaging``, ``protocol``); a rule adds who meets whom. All that passes
-between two replicas is encoded as on the wire, and its bytes are counted. ``DiLoCo`` and ``DiLoCoPairs`` are baselines;
-the last three rules were candidates. The node has none of these five.
+between two replicas is encoded as on the wire, and its bytes are counted. ``DiLoCo`` is a baseline, which a node lacks.
 """
 
 from __future__ import annotations
@@ -14,23 +13,16 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-import torch
-
 from node.averaging import compressed, noloco
 from node.averaging.compressed import CompressedConstants
 from node.averaging.noloco import NolocoConstants, Weights
 from node.averaging.rules import bf16_bits, from_bf16_bits
-from node.kernels.sparse_update_kernels import encode_update_fast, scatter_mean_fast
 from node.policy.weight_layout import layout_of
 from protocol.weights.compressed_weights import decode_compressed
 from protocol.weights.dense_weights import encode_dense, open_dense
-from protocol.weights.sparse_update import decode_update
-from protocol.weights.weight_slice import slice_elements
 
 DILOCO: Final = NolocoConstants(outer_rate=0.7, consensus_rate=0.7, momentum=0.3)  # with one φ, γ has no effect
-DILOCO_PAIRS: Final = NolocoConstants(outer_rate=0.7, consensus_rate=0.0, momentum=0.3)
 NOLOCO: Final = NolocoConstants()
-HEADER_BYTES: Final = 64  # assumed for the candidates, which have no format
 
 
 def random_pairs(count: int, random: Random) -> list[tuple[int, int]]:
@@ -100,28 +92,6 @@ class DiLoCo(ReplicaRule):
         return [self._state.outer] * self.count
 
 
-class DiLoCoPairs(ReplicaRule):
-    """DiLoCo's step with the mean pseudo-gradient of a random pair: nothing keeps the φ of replicas close."""
-
-    def __init__(self, weights: Weights, count: int, random: Random) -> None:
-        super().__init__(weights, count, random)
-        self._states = [noloco.begin(weights) for _ in range(count)]
-
-    def outer(self, offered: Sequence[Weights]) -> list[Weights]:
-        outer = [state.outer for state in self._states]
-        gradients = [
-            self.across({name: theta[name] - phi[name] for name in phi})
-            for theta, phi in zip(offered, outer, strict=True)
-        ]
-        moved = [{name: phi[name] + g[name] for name in phi} for phi, g in zip(outer, gradients, strict=True)]
-        for i, j in random_pairs(self.count, self.random):
-            for own, other in ((i, j), (j, i)):
-                self._states[own] = noloco.outer_step_of_two_vectors(
-                    self._states[own], [moved[own], moved[other]], [outer[own], outer[other]], DILOCO_PAIRS
-                )
-        return [state.outer for state in self._states]
-
-
 class NoLoCo(ReplicaRule):
     """Random pairs that exchange their weights in bf16. A replica without a partner goes on from its own weights; one
     that was away begins from the weights of one that was not, as ``starling up --from-peers`` does."""
@@ -171,86 +141,3 @@ class CompressedPairs(ReplicaRule):
                 self._states[own] = compressed.outer_step(self._states[own], sent[own], theirs, self._constants)
                 self.count_received(len(sent[other].blob))
         return [compressed.weights_of(state, self._constants) for state in self._states]
-
-
-class SparseLoCo(ReplicaRule):
-    """Every replica's update to all others, as published, with one φ: no pairs, n - 1 updates to receive."""
-
-    def __init__(self, weights: Weights, count: int, random: Random, constants: CompressedConstants) -> None:
-        super().__init__(weights, count, random)
-        self._constants = constants
-        self._outer = {name: tensor.clone() for name, tensor in weights.items()}
-        self._residuals = [[torch.zeros(size) for size in self.layout.sizes] for _ in range(count)]
-
-    def outer(self, offered: Sequence[Weights]) -> list[Weights]:
-        updates = []
-        for residuals, weights in zip(self._residuals, offered, strict=True):
-            deltas = [(weights[name] - self._outer[name]).reshape(-1) for name in self.layout.names]
-            blob = encode_update_fast(
-                self.layout, residuals, deltas, decay=self._constants.residual_decay, kept=self._constants.kept
-            )
-            updates.append(decode_update(blob, self.layout))
-            for _ in range(self.count - 1):
-                self.count_received(len(blob))
-        for index, (name, shape) in enumerate(self.layout.tensors):
-            mean = scatter_mean_fast([update[index] for update in updates])
-            self._outer[name] = self._outer[name] + self._constants.outer_rate * mean.reshape(shape)
-        return [self._outer] * self.count
-
-
-class SliceOfWeights(ReplicaRule):
-    """Candidate: partial averaging as in SPARTA. A random slice of θ in bf16, the same for both, and nothing else."""
-
-    def __init__(self, weights: Weights, count: int, random: Random, stride: int) -> None:
-        super().__init__(weights, count, random)
-        self._stride = stride
-
-    def outer(self, offered: Sequence[Weights]) -> list[Weights]:
-        new = [{name: tensor.clone() for name, tensor in weights.items()} for weights in offered]
-        for pair in random_pairs(self.count, self.random):
-            parts = slice_elements(self.layout, self._stride, self.random.randrange(self._stride))
-            for own, other in (pair, pair[::-1]):
-                for name, part in zip(self.layout.names, parts, strict=True):
-                    theirs = offered[other][name].reshape(-1)[part.start :: part.step].bfloat16().float()
-                    view = new[own][name].view(-1)[part.start :: part.step]
-                    view.add_(theirs).mul_(0.5)
-                    self.count_received(2 * len(theirs))
-                self.count_received(HEADER_BYTES)
-        return list(new)
-
-
-class KnownCopies(ReplicaRule):
-    """Candidate, as in CHOCO-SGD: a replica sends the top-k of θ less the copy that this partner already holds.
-
-    Both sides of a pair keep both copies, and move by half the difference of the copies: θ_i ← θ_i + (x̂_j - x̂_i) / 2.
-    Memory: two copies for every partner ever met.
-    """
-
-    def __init__(self, weights: Weights, count: int, random: Random, kept: int) -> None:
-        super().__init__(weights, count, random)
-        self._kept = kept
-        base = [weights[name].reshape(-1) for name in self.layout.names]
-        self._copies = {
-            (i, j): [tensor.clone() for tensor in base] for i in range(count) for j in range(count) if i != j
-        }
-
-    def outer(self, offered: Sequence[Weights]) -> list[Weights]:
-        new: list[Weights] = list(offered)
-        for pair in random_pairs(self.count, self.random):
-            for sender, receiver in (pair, pair[::-1]):
-                copy = self._copies[sender, receiver]
-                deltas = [
-                    offered[sender][name].reshape(-1) - c for name, c in zip(self.layout.names, copy, strict=True)
-                ]
-                nothing = [torch.zeros_like(delta) for delta in deltas]
-                blob = encode_update_fast(self.layout, nothing, deltas, decay=1.0, kept=self._kept)
-                for tensor, update in zip(copy, decode_update(blob, self.layout), strict=True):
-                    tensor.numpy()[update.positions] += update.values
-                self.count_received(len(blob))
-            for own, other in (pair, pair[::-1]):
-                ours, theirs = self._copies[own, other], self._copies[other, own]
-                new[own] = {
-                    name: offered[own][name] + 0.5 * (theirs[index] - ours[index]).reshape(shape)
-                    for index, (name, shape) in enumerate(self.layout.tensors)
-                }
-        return new

@@ -24,25 +24,19 @@ from torch import Tensor
 
 from node.averaging import noloco
 from node.averaging.compressed import CompressedConstants
-from scripts.experiments.language_model.averaging_liars import OnePlace, PairsWithLiar
+from scripts.experiments.language_model.averaging_liars import PairsWithLiar
 from scripts.experiments.language_model.averaging_rules import (
     DILOCO,
-    DILOCO_PAIRS,
     NOLOCO,
     Alone,
     CompressedPairs,
     DiLoCo,
-    DiLoCoPairs,
-    KnownCopies,
     NoLoCo,
     ReplicaRule,
-    SliceOfWeights,
-    SparseLoCo,
 )
 from scripts.experiments.language_model.language import TOKENS, Language
 from scripts.experiments.language_model.replicas import Replicas, held_out_loss, initial, shapes
 from scripts.experiments.language_model.update_sum import UpdateSum
-from scripts.experiments.language_model.update_sum_liar import SumWithLiar
 
 VERSION: Final = 1  # to be raised when the code of a run changes what it measures
 BASE_STEPS: Final = 300
@@ -68,7 +62,6 @@ class ReplicaPlan(Struct, frozen=True):
     learning_rate: float
     decays: bool  # to a tenth, by half a cosine; else constant
     every: int  # H, inner steps
-    late: int  # inner steps from an offer to the outer step, below H
     away: float = 0.0  # the mean share of replicas that are absent; each stays so for ``AWAY_STEPS`` on average
 
     harness: ClassVar[str] = "scripts.experiments.language_model.averaging_run"
@@ -80,8 +73,8 @@ class ReplicaPlan(Struct, frozen=True):
     @property
     def key(self) -> str:
         base = [BASE_STEPS, BASE_BATCH, BASE_RATE, HELD_OUT, MEASURE_TIMES, shapes()]
-        constants = [asdict(each) for each in (DILOCO, DILOCO_PAIRS, NOLOCO)]
-        if self.rule in ("compressed", "sparseloco"):
+        constants = [asdict(each) for each in (DILOCO, NOLOCO)]
+        if self.rule == "compressed":
             constants = [asdict(CompressedConstants(**self.settings))]
         shape = {"version": VERSION, "plan": msgspec.to_builtins(self), "base": base, "constants": constants}
         canonical = json.dumps(shape, sort_keys=True, separators=(",", ":"))
@@ -117,26 +110,14 @@ def rule_of(plan: ReplicaPlan, weights: dict[str, Tensor]) -> ReplicaRule:
             return Alone(weights, plan.replicas, random)
         case "diloco":
             return DiLoCo(weights, plan.replicas, random, replace(DILOCO, **plan.settings))
-        case "diloco_pairs":
-            return DiLoCoPairs(weights, plan.replicas, random)
         case "noloco":
             return NoLoCo(weights, plan.replicas, random)
         case "compressed":
             return CompressedPairs(weights, plan.replicas, random, CompressedConstants(**plan.settings))
-        case "sparseloco":
-            return SparseLoCo(weights, plan.replicas, random, CompressedConstants(**plan.settings))
-        case "slice":
-            return SliceOfWeights(weights, plan.replicas, random, **plan.settings)
-        case "copies":
-            return KnownCopies(weights, plan.replicas, random, **plan.settings)
         case "update_sum":
             return UpdateSum(weights, plan.replicas, random, **plan.settings)
-        case "sum_with_liar":
-            return SumWithLiar(weights, plan.replicas, random, **plan.settings)
         case "pairs_with_liar":
             return PairsWithLiar(weights, plan.replicas, random, **plan.settings)
-        case "one_place":
-            return OnePlace(weights, plan.replicas, random, **plan.settings)
     raise ValueError(f"no rule is called {plan.rule!r}")
 
 
@@ -163,7 +144,7 @@ def texts(language: Language, seed: int, steps: int, replicas: int, batch: int) 
 
 def measured_steps(plan: ReplicaPlan) -> set[int]:
     """Returns the steps to measure: right after outer steps, evenly spread, the run's last one among them."""
-    after = range(plan.every + plan.late if plan.late else plan.every, plan.rounds + 1, plan.every)
+    after = range(plan.every, plan.rounds + 1, plan.every)
     spread = max(1, len(after) // MEASURE_TIMES)
     return set(after[::-1][::spread])
 
@@ -193,7 +174,6 @@ def execute(plan: ReplicaPlan, models: Path, is_orphaned: Callable[[], bool] = l
     replicas = Replicas(base, plan.replicas, learning_rate=plan.learning_rate, steps=decay_steps)
     rule = rule_of(plan, base)
     levels = [level(0, replicas, rule.honest, held_out)]
-    offered: Sequence[noloco.Weights] | None = None
     measured = measured_steps(plan)
     exchanges, comings = 0, Random(f"away {plan.seed}")
     for step, tokens in enumerate(texts(language, FIRST_TEXT, plan.rounds, plan.replicas, plan.batch), start=1):
@@ -203,9 +183,7 @@ def execute(plan: ReplicaPlan, models: Path, is_orphaned: Callable[[], bool] = l
         if step % plan.every == 0:
             offered = [{n: t.clone() for n, t in replicas.replica(r).items()} for r in range(plan.replicas)]
             exchanges += 1
-        if offered is not None and step % plan.every == plan.late:
             apply(replicas, offered, rule.outer(offered))
-            offered = None
             if plan.away:
                 rule.present = present_next(rule.present, plan.away, comings)
         if step in measured:

@@ -6,15 +6,12 @@ again loses nothing. Numbers in the generated part come only from runs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-from scripts.bench.common.reporting import Figure, machine, report
-
-__all__ = ["Document", "Figure", "conditions_table", "print_figures", "table"]
+from scripts.bench.common.reporting import machine
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -65,15 +62,6 @@ class Document:
         for name, svg in self.plots.items():
             (folder / name).write_text(svg, encoding="utf-8")
         return path
-
-
-def print_figures(name: str, figures: Sequence[Figure], *, written: Path, as_json: bool) -> None:
-    """Prints figures as the benchmarks do, and the report's path. Omits figures that lack an interval with one seed."""
-    figures = [figure for figure in figures if math.isfinite(figure.value)]
-    if not as_json:
-        print(f"written: {written}{'' if figures else '; no figure: not all compared conditions were run'}")
-    if figures or as_json:
-        report(f"experiments/{name}", figures, as_json=as_json)
 
 
 def conditions_table(conditions: Mapping[str, str], counts: Mapping[str, int]) -> str:

@@ -1,11 +1,7 @@
-"""The API's cost to a supervisor that sees many peers: its share of a core, without a client and with a page open.
+"""A supervisor that sees many peers, for ``dashboard.py``: ``python -m scripts.bench.common.crowded_supervisor``.
 
-    python -m scripts.bench.api_peers [--json] [--peers 200] [--seconds 20]
-
-The supervisor is the real one. A stand-in for the swarm process reports this many peers on the real socket, each with a
-name, a model and five tasks, all of it different in every answer; a stand-in for the learner reports a round every
-second. A page is /peers, /swarm and /status once a second on one connection. CPU time is the kernel's account of the
-supervisor's process; the client is not counted.
+The supervisor is the real one. A stand-in for the swarm process reports the peers on the real socket, each with a name,
+a model and five tasks, all of it different in every answer; a stand-in for the learner reports a round every second.
 """
 
 from __future__ import annotations
@@ -14,10 +10,8 @@ import argparse
 import asyncio
 import http.client
 import random
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -32,94 +26,36 @@ from node.supervision.children import ChildSpec
 from node.supervision.supervisor import Supervisor
 from protocol.messages import Heartbeat, TaskSuccess
 from scripts import REPOSITORY
-from scripts.bench.common.processor_time import cpu_seconds
-from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.simulated_node import SimulatedNode
 from swarm import api
 from swarm.socket_server import serving
 
-COMMAND = (sys.executable, "-m", "scripts.bench.api_peers")
-PATHS = ("/api/v1/peers", "/api/v1/swarm", "/api/v1/status")
+COMMAND = (sys.executable, "-m", "scripts.bench.common.crowded_supervisor")
 TASKS = ("add", "sort", "count", "reverse", "spell")
 MODELS = 12
-SETTLE_SECONDS = 5.0
 PAST_ROUNDS = 3000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peers", type=int, default=200)
-    parser.add_argument(
-        "--seconds", type=float, default=20.0, help="without a client, and as long again with a page open"
-    )
-    parser.add_argument("--role", choices=("swarm", "learner", "supervisor"), help=argparse.SUPPRESS)
-    parser.add_argument("--home", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
-    add_json_flag(parser)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("role", choices=("swarm", "learner", "supervisor"))
+    parser.add_argument("--peers", type=int)
+    parser.add_argument("--home", type=Path)
+    parser.add_argument("--port", type=int)
     arguments = parser.parse_args()
     if arguments.role == "swarm":
         anyio.run(report_peers, arguments.home, arguments.peers, backend="trio")
     elif arguments.role == "learner":
         threading.Thread(target=report_rounds, daemon=True).start()
         sys.stdin.buffer.read()
-    elif arguments.role == "supervisor":
-        asyncio.run(supervise(Home(arguments.home), arguments.port, arguments.peers))
     else:
-        report("api_peers", figures(arguments.peers, arguments.seconds), as_json=arguments.json)
-
-
-def figures(peers: int, seconds: float) -> list[Figure]:
-    """Starts all processes, measures, and ends them."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="st-") as home, started_supervisor(home, port, peers) as supervisor:
-        try:
-            quiet, watched, latencies, size_bytes = measure(supervisor.pid, port, peers, seconds)
-        finally:
-            supervisor.terminate()
-    about = f"supervisor of {peers} peers"
-    return [
-        Figure(f"{about}: share of a core, no client", 100 * quiet, "%", "lower"),
-        Figure(f"{about}: share of a core, a page open", 100 * watched, "%", "lower", "<= 5 %"),
-        Figure("the page's part of it", 100 * (watched - quiet), "%", "lower"),
-        *(
-            Figure(f"{path}, slowest of {len(seen)}", 1e3 * max(seen), "ms", "lower", "<= 50 ms")
-            for path, seen in latencies.items()
-        ),
-        Figure("bytes a second to the page", size_bytes / seconds, "B", "lower"),
-    ]
+        asyncio.run(supervise(Home(arguments.home), arguments.port, arguments.peers))
 
 
 def started_supervisor(home: str, port: int, peers: int) -> subprocess.Popen[bytes]:
-    """Starts this module as the supervisor of ``peers`` peers, with its API on ``port``."""
-    command = [*COMMAND, "--role", "supervisor", "--home", home, "--port", str(port), "--peers", str(peers)]
+    """Starts the supervisor of ``peers`` peers, with its API on ``port``."""
+    command = [*COMMAND, "supervisor", "--home", home, "--port", str(port), "--peers", str(peers)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=REPOSITORY)
-
-
-def measure(pid: int, port: int, peers: int, seconds: float) -> tuple[float, float, dict[str, list[float]], int]:
-    """Returns shares of a core without and with a page, seconds of each request, and bytes of all answers."""
-    wait_until_known(port, peers)
-    time.sleep(SETTLE_SECONDS)
-    before = cpu_seconds(pid)
-    time.sleep(seconds)
-    quiet = (cpu_seconds(pid) - before) / seconds
-    before, began = cpu_seconds(pid), time.perf_counter()
-    latencies: dict[str, list[float]] = {path: [] for path in PATHS}
-    size_bytes = 0
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10.0)
-    for second in range(1, round(seconds) + 1):
-        for path in PATHS:
-            asked = time.perf_counter()
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            size_bytes += len(answer.read())
-            latencies[path].append(time.perf_counter() - asked)
-            if answer.status != http.client.OK:
-                raise SystemExit(f"{path} answered {answer.status}")
-        time.sleep(max(0.0, began + second - time.perf_counter()))
-    elapsed_seconds = time.perf_counter() - began
-    connection.close()
-    return quiet, (cpu_seconds(pid) - before) / elapsed_seconds, latencies, size_bytes
 
 
 def wait_until_known(port: int, peers: int) -> None:
@@ -127,7 +63,7 @@ def wait_until_known(port: int, peers: int) -> None:
     while True:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10.0)
         try:
-            connection.request("GET", PATHS[0])
+            connection.request("GET", "/api/v1/peers")
             if connection.getresponse().read().count(b'"round_trip_seconds"') == peers:
                 return
         except ConnectionRefusedError:  # not up yet
@@ -150,8 +86,8 @@ class Silent:
 async def supervise(home: Home, port: int, peers: int) -> None:
     lock = lock_home(home)
     assert isinstance(lock, Lock)
-    swarm = (*COMMAND, "--role", "swarm", "--home", str(home.path), "--peers", str(peers))
-    learner = (*COMMAND, "--role", "learner")
+    swarm = (*COMMAND, "swarm", "--home", str(home.path), "--peers", str(peers))
+    learner = (*COMMAND, "learner")
     supervisor = Supervisor(
         home,
         Config.model_validate({"name": "bench", "api": {"port": port}}),

@@ -10,7 +10,6 @@ from random import Random
 
 import anyio
 import msgspec
-from trio.testing import MockClock
 
 from protocol.blob_id import blob_id, id_of_chunk_hashes, size_and_chunk_hashes
 from protocol.errors import UnreachableError
@@ -102,10 +101,6 @@ async def _live(host: SimulatedHost, *, task_status: anyio.abc.TaskStatus[None])
     async with host.run():
         task_status.started()
         await anyio.sleep_forever()
-
-
-def play(story: Callable[[], Awaitable[None]]) -> None:
-    anyio.run(story, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
 
 
 def serve(host: SimulatedHost, answer: Answer) -> None:

@@ -1,0 +1,1 @@
+"""What several attacks use: honest nodes on simulated networks, and the strangers beside them."""

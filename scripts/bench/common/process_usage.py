@@ -1,0 +1,41 @@
+"""What a process takes, as Linux reports it, for benchmarks: resident pages and their peak, and processor time. Nothing
+of a node is imported: contenders' environments use this too."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_TICKS: Final = os.sysconf("SC_CLK_TCK")  # a second
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """Bytes. Pages that processes share count in each."""
+
+    resident: int
+    peak: int  # of ``resident``, since the start or ``forget_peak``
+
+
+def process_memory(pid: int | str = "self") -> ProcessMemory:
+    """Raises ``OSError`` for a process that has ended, also while nobody has waited for it."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    found = {fields[0]: int(fields[1]) << 10 for fields in lines if fields and fields[0].startswith("Vm")}
+    if "VmRSS:" not in found:
+        raise ProcessLookupError(f"process {pid} has ended")
+    return ProcessMemory(found["VmRSS:"], found["VmHWM:"])
+
+
+def forget_peak(pid: int | str = "self") -> None:
+    """Lets ``peak`` begin anew."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Returns what all threads of a process have used so far, user and system. Raises ``OSError`` for a process that
+    is gone."""
+    # The second field of ``stat``, the name, may have spaces.
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:13]
+    return (int(user) + int(system)) / _TICKS
