@@ -1,4 +1,4 @@
-"""What a donor prints: whom it lends to, with which model, and why it waits."""
+"""What a donor prints: its owner, the model, and why it waits."""
 
 from __future__ import annotations
 

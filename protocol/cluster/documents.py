@@ -46,7 +46,7 @@ class Invitation(Struct, frozen=True, array_like=True):
     made_seconds: UnixSeconds
     valid_from_seconds: UnixSeconds
     join_by_seconds: UnixSeconds
-    name: Name  # for whom it is, for people
+    name: Name  # of its holder, for people
 
 
 class Join(Struct, frozen=True, array_like=True):

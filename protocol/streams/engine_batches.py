@@ -1,4 +1,4 @@
-"""What a generation samples, and what came of it, as values: the columns of ``Generate`` and ``EngineProgress``.
+"""What a generation samples, and its results, as values: the columns of ``Generate`` and ``EngineProgress``.
 
 A *start* is a sequence of tokens that completions continue: a prompt, or a prompt with the tokens of a completion that
 was begun earlier. Completions are numbered from 0 in the order of the starts. An engine sends only tokens that it

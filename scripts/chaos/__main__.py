@@ -1,4 +1,4 @@
-"""Runs nodes under disturbances and prints what came of it: ``docs/chaos.md``. Ends with 1 if anything was violated.
+"""Runs nodes under disturbances and prints the results: ``docs/chaos.md``. Ends with 1 if anything was violated.
 
 sudo nice python -m scripts.chaos --nodes 24 --minutes 10 --seed 0 [--json]
 """

@@ -27,7 +27,7 @@ SHORTEST_LEASE_SECONDS: Final = 120.0  # a router that gives less is asked no mo
 
 @dataclass(frozen=True, slots=True)
 class PortState:
-    """What the router was asked for, and what came of it."""
+    """What the router was asked for, and its answer."""
 
     opened: OpenedPort | None = None
     opened_at_seconds: float = 0.0

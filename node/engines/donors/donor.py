@@ -27,7 +27,7 @@ DONOR_PATIENCE: Final = Patience(
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """What a donor is to sample, from the weights of ``version``, and what came of it. The donor's thread writes."""
+    """What a donor is to sample, from the weights of ``version``, and its results, which the donor's thread writes."""
 
     batch: SamplingBatch
     version: int

@@ -1,4 +1,4 @@
-"""A donor's part of one call: which requests, what it was asked, and what came of it."""
+"""A donor's part of one call: its requests, its job, and its results."""
 
 from __future__ import annotations
 

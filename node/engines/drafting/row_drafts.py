@@ -1,4 +1,4 @@
-"""Guesses for the rows of one batch, and what became of them.
+"""Guesses for the rows of one batch, and which of them were right.
 
 A guess is verified by sampling: the pass computes the logits after each guess, a token is drawn from each of them by
 the random number of its completion and position (``draws``), and a guess holds if it is the token drawn. So the tokens

@@ -1,4 +1,4 @@
-"""The requests of one call that the learner was told of before the call ended."""
+"""The requests of one call whose end was reported to the learner before the call ended."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class OwnGroups:
         listener: EndedGroups,
         seed: str,
     ) -> None:
-        """``listener`` is told of groups that end while others are sampled. ``seed`` must differ between nodes."""
+        """``listener`` gets each group that ends while others are sampled. ``seed`` must differ between nodes."""
         self._section, self._tasks, self._schedule = section, list(tasks), schedule
         self._listener, self._seed = listener, seed
 

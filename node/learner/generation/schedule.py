@@ -44,7 +44,7 @@ class GenerationSchedule(Protocol):
         """Plans that round and those that may be generated ahead; ``unfinished`` is what the round before left over."""
 
     def take(self, listener: EndedGroups | None = None) -> Generated:
-        """Returns what was generated for the round launched. Raises what generation raised. ``listener`` is told of
+        """Returns what was generated for the round launched. Raises what generation raised. ``listener`` gets
         groups where these are generated on the caller's thread."""
 
     def release(self) -> None:

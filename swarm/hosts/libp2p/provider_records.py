@@ -11,7 +11,7 @@ again every ``LOT_SECONDS``. The lot of a peer is a keyed hash of its id: provid
 member that comes after hundreds of identities of its own address has the chance of one of them, and a new one with each
 lot. An answer holds ``ANSWERED`` records: three quarters of known providers, if there are so many, so that a crowd does
 not hide them; then of connected ones, of as many networks as there are, a quarter of them the oldest and the others by
-chance, so that who asks again is told of others.
+chance, so that one who asks again gets others.
 
 Keys that nobody here provides are bounded in number; the youngest of those leaves that have the fewest records.
 """

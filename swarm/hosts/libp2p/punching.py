@@ -64,7 +64,7 @@ def fresh_port() -> int:
 class Punching:
     """``is_relayed`` says whether a peer is connected through a relay only; ``seen_at`` where the relay sees it;
     ``own_addresses`` where relays see us; ``source_of`` the address from which to dial an IP address, or None.
-    ``outcomes`` counts what came of it."""
+    ``outcomes`` counts the attempts by their end."""
 
     def __init__(
         self,
