@@ -15,9 +15,9 @@
     │   ├── UnreachableError       the peer cannot be reached
     │   │   └── RefusedError         the peer answers, and refuses this node
     │   ├── DeadlineError          connected, and silent until the deadline
-    │   └── HostEndedError         the program that carries our connections ended; a new process starts it again
+    │   └── HostEndedError         what carries our connections ended or sent rubbish; a new process starts it again
     ├── StorageError             the data directory: full, unreadable, damaged
-    ├── AcceleratorError         the GPU vanished or failed; a new process may find it well
+    ├── AcceleratorError         the GPU vanished or failed: of no use to this process, perhaps to a new one
     ├── EngineLostError          an engine elsewhere ended, hung, or sent what cannot be; another one is started
     ├── HalfWrittenError         memory ran out in the middle of changing weights; a new process has whole ones
     ├── IdentityError            the key file: missing where it must exist, unreadable, not ours
@@ -37,8 +37,6 @@ class StarlingError(Exception):
 
 
 class ProtocolError(StarlingError):
-    """A peer sent something that must not be used."""
-
     reason = "protocol"
 
 
@@ -85,8 +83,6 @@ class StaleBaseError(ProtocolError):
 
 
 class TransportError(StarlingError):
-    """A peer or the network did not do in time what was asked."""
-
     reason = "transport"
 
 
@@ -107,20 +103,14 @@ class DeadlineError(TransportError):
 
 
 class HostEndedError(TransportError):
-    """The program that carries this node's connections ended, or sent rubbish; a new process starts it again."""
-
     reason = "host_ended"
 
 
 class StorageError(StarlingError):
-    """The data directory is full, unreadable or damaged."""
-
     reason = "storage"
 
 
 class AcceleratorError(StarlingError):
-    """The GPU vanished or failed. Nothing on it can be used by this process again."""
-
     reason = "accelerator"
 
 
@@ -133,24 +123,16 @@ class EngineLostError(StarlingError):
 
 
 class HalfWrittenError(StarlingError):
-    """Memory ran out while weights were being changed: this process must not go on with them."""
-
     reason = "half_written"
 
 
 class IdentityError(StarlingError):
-    """The node's key file is missing where it must exist, unreadable, or not a starling key."""
-
     reason = "identity"
 
 
 class ConfigurationError(StarlingError):
-    """The user's configuration is not possible."""
-
     reason = "configuration"
 
 
 class TooLittleMemoryError(ConfigurationError):
-    """The model does not fit with these settings, though everything was halved that can be."""
-
     reason = "memory"

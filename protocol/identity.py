@@ -53,7 +53,8 @@ class NodeKey:
     @classmethod
     def load(cls, path: Path) -> NodeKey:
         """The key in ``path``, an unencrypted PKCS #8 PEM file of mode 0600. Raises ``IdentityError``."""
-        return cls(_private_bytes_of(_read(path), path))
+        remedy = "give the data directory that has it, or start once"
+        return cls(_private_bytes_of(read_private_file(path, _KEY_FILE_BYTES, if_missing=remedy), path))
 
     @classmethod
     def load_or_create(cls, path: Path) -> NodeKey:
@@ -63,13 +64,18 @@ class NodeKey:
         cannot be used, ``StorageError`` if a new one cannot be written.
         """
         with contextlib.suppress(FileExistsError):  # made by an earlier start, or by another process just now
-            _create(path, cls.generate())
+            create_private_file(path, cls.generate()._pem())
         return cls.load(path)
 
     @property
     def private_bytes(self) -> bytes:
         """The seed, 32 bytes: for the libp2p host of this node alone."""
         return self._key.private_bytes_raw()
+
+    def _pem(self) -> bytes:
+        return self._key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
 
     def sign(self, domain: bytes, message: bytes) -> bytes:
         """The signature, 64 bytes, over ``domain ‖ 0x00 ‖ message``."""
@@ -112,23 +118,48 @@ def _separated(domain: bytes, message: bytes) -> bytes:
     return domain + b"\0" + message
 
 
-def _read(path: Path) -> bytes:
+def read_private_file(path: Path, max_bytes: int, *, if_missing: str) -> bytes:
+    """Returns the content of a file that no other user may read or change, at most ``max_bytes`` + 1 bytes of it.
+
+    Raises ``IdentityError``; ``if_missing`` is its remedy for a file that does not exist.
+    """
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            content = file.read(_KEY_FILE_BYTES + 1)
+            content = file.read(max_bytes + 1)
     except FileNotFoundError as error:
-        raise IdentityError(f"no key file at {path}; give the data directory that has it, or start once") from error
+        raise IdentityError(f"there is no file {path}; {if_missing}") from error
     except OSError as error:
-        raise IdentityError(
-            f"key file {path} cannot be read ({error.strerror}); make it this user's own file"
-        ) from error
+        raise IdentityError(f"{path} cannot be read ({error.strerror}); give it to this user (chown)") from error
     if mode & _OTHERS:
         raise IdentityError(
-            f"key file {path} has mode {stat.S_IMODE(mode):04o}, so that others may read or change it; "
-            f"if you are sure that nobody did: chmod 600 {path}"
+            f"{path} has mode {stat.S_IMODE(mode):04o}, so that other users may read or change it; if you are sure "
+            f"that none did: chmod 600 {path}"
         )
     return content
+
+
+def create_private_file(path: Path, content: bytes) -> None:
+    """Writes a new file of mode 0600 to disk, in a directory that is made if there is none.
+
+    Raises ``FileExistsError``, and ``StorageError`` if it cannot be written; no half of it stays then.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            try:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                path.unlink()  # this call made it: the next start must not find half a key
+                raise
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be written ({error.strerror}); make space, or choose another directory with --home"
+        ) from error
 
 
 def _private_bytes_of(content: bytes, path: Path) -> bytes:
@@ -142,28 +173,3 @@ def _private_bytes_of(content: bytes, path: Path) -> bytes:
     if not isinstance(key, Ed25519PrivateKey):
         raise IdentityError(f"key file {path} holds a key of another kind than Ed25519; {remedy}")
     return key.private_bytes_raw()
-
-
-def _create(path: Path, key: NodeKey) -> None:
-    content = Ed25519PrivateKey.from_private_bytes(key.private_bytes).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise StorageError(
-            f"key file {path} cannot be created ({error.strerror}); choose another data directory"
-        ) from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        path.unlink()  # this call made it: the next start must not find half a key
-        raise StorageError(
-            f"key file {path} cannot be written ({error.strerror}); make space and start again"
-        ) from error

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
+from swarm.recent import Recent
+
+Key = TypeVar("Key")
+
 
 class TokenBucket:
     """Starts full. ``take`` never grants an amount above ``burst``; ``reserve`` grants any, later."""
@@ -37,3 +43,25 @@ class TokenBucket:
         elapsed_seconds = max(0.0, now_seconds - self._at_seconds)
         self._level = min(self.burst, self._level + elapsed_seconds * self.rate)
         self._at_seconds = max(self._at_seconds, now_seconds)
+
+
+class TokenBuckets(Generic[Key]):
+    """One bucket for each key, all alike. Of more than ``most``, the one used longest ago is forgotten."""
+
+    def __init__(self, rate: float, burst: float, most: int) -> None:
+        self._rate, self._burst = rate, burst
+        self._buckets: Recent[Key, TokenBucket] = Recent(most)
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def has(self, key: Key, amount: float = 1.0, *, now_seconds: float) -> bool:
+        """Returns whether ``take`` would succeed now."""
+        bucket = self._buckets.get(key)
+        return bucket is None or bucket.has(amount, now_seconds=now_seconds)
+
+    def take(self, key: Key, amount: float = 1.0, *, now_seconds: float) -> bool:
+        """Takes ``amount`` from the bucket of ``key`` if it is there; returns whether it was."""
+        bucket = self._buckets.get(key) or TokenBucket(self._rate, self._burst, now_seconds=now_seconds)
+        self._buckets[key] = bucket
+        return bucket.take(amount, now_seconds=now_seconds)

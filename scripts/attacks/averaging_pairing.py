@@ -107,7 +107,7 @@ class World:
                 await conversation.receive(1e6, Have, Decline)
                 await conversation.receive(1e6, Have, Decline)  # until the replica gives up
         finally:
-            await conversation.drop()
+            await conversation.stream.reset()
 
 
 async def commits_and_newcomer(

@@ -175,7 +175,7 @@ class Identity:
                 await conversation.send(Propose(self._random.randbytes(16), self._offer), 5.0)
                 with suppress(TransportError, ProtocolError):
                     await conversation.receive(PARTNER_SECONDS, Have, Decline)
-                await conversation.drop()
+                await conversation.stream.reset()
 
 
 @dataclass

@@ -15,7 +15,7 @@ who invent senders use up their own part and no honest peer's. A peer that speak
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -37,7 +37,8 @@ from protocol.meeting_points import gossip_topic
 from protocol.messages import Announcement, Body, GroupAdvert, RolloutAdvert
 from swarm.announcements.sender_slots import SenderAllowance, SenderSlots
 from swarm.host import GossipVerdict, Host, PeerId
-from swarm.token_bucket import TokenBucket
+from swarm.recent import Recent
+from swarm.token_bucket import TokenBucket, TokenBuckets
 
 SENDERS_REMEMBERED = 8192
 NEWCOMERS_PER_SECOND = 4.0  # of one forwarder
@@ -101,8 +102,10 @@ class SenderLimits:
     """Replay windows and rates per sender, in memory that strangers cannot make grow."""
 
     def __init__(self) -> None:
-        self._senders: OrderedDict[PeerId, _Sender] = OrderedDict()
-        self._newcomers_of: OrderedDict[PeerId, TokenBucket] = OrderedDict()
+        self._senders: Recent[PeerId, _Sender] = Recent(SENDERS_REMEMBERED)
+        self._newcomers_of: TokenBuckets[PeerId] = TokenBuckets(
+            NEWCOMERS_PER_SECOND, NEWCOMERS_AT_ONCE, FORWARDERS_REMEMBERED
+        )
 
     def __len__(self) -> int:
         return len(self._senders)
@@ -122,16 +125,14 @@ class SenderLimits:
         accept it, or None."""
         state = self._senders.get(sender)
         if state is None:
-            if sender != forwarder and not self._admits_newcomer(forwarder, now_seconds):
+            if sender != forwarder and not self._newcomers_of.take(forwarder, now_seconds=now_seconds):
                 return GossipRefusal.NEWCOMERS
-            state = self._senders[sender] = _Sender(
+            state = _Sender(
                 SenderSlots(sender),
                 TokenBucket(LEAD * allowance.messages_per_second, allowance.messages_at_once, now_seconds=now_seconds),
                 TokenBucket(BYTES_PER_SECOND, BYTES_AT_ONCE, now_seconds=now_seconds),
             )
-            if len(self._senders) > SENDERS_REMEMBERED:
-                self._senders.popitem(last=False)
-        self._senders.move_to_end(sender)
+        self._senders[sender] = state
         if not state.replay.admit(sequence):
             return GossipRefusal.REPLAY
         if not state.slots.admit(signed_seconds, allowance):
@@ -141,16 +142,6 @@ class SenderLimits:
         if not state.messages.take(1.0, now_seconds=now_seconds):
             return GossipRefusal.RATE
         return None if state.message_bytes.take(size, now_seconds=now_seconds) else GossipRefusal.RATE
-
-    def _admits_newcomer(self, forwarder: PeerId, now_seconds: float) -> bool:
-        left = self._newcomers_of.get(forwarder)
-        if left is None:
-            left = TokenBucket(NEWCOMERS_PER_SECOND, NEWCOMERS_AT_ONCE, now_seconds=now_seconds)
-            self._newcomers_of[forwarder] = left
-            if len(self._newcomers_of) > FORWARDERS_REMEMBERED:
-                self._newcomers_of.popitem(last=False)
-        self._newcomers_of.move_to_end(forwarder)
-        return left.take(1.0, now_seconds=now_seconds)
 
 
 class Gossip:
@@ -172,7 +163,7 @@ class Gossip:
         self.rejected: Counter[str] = Counter()  # by reason
         # Seconds by which the last announcement that was refused for its time differed from ours, by the neighbour that
         # sent it: a node whose own clock is wrong accepts no heartbeat that could tell.
-        self.refused_offsets: OrderedDict[PeerId, float] = OrderedDict()
+        self.refused_offsets: Recent[PeerId, float] = Recent(_OFFSETS_REMEMBERED)
         self._host = host
         self._key = key
         self._swarm_id = swarm_id
@@ -182,7 +173,7 @@ class Gossip:
         self._is_member = is_member  # of a private cluster; None in an open swarm
         self._limits = SenderLimits()
         self._handlers: list[OnAnnouncement] = []
-        self._opened: OrderedDict[bytes, Announcement] = OrderedDict()  # validated, until ``_on_message`` takes it
+        self._opened: Recent[bytes, Announcement] = Recent(_OPENED_REMEMBERED)  # until ``_on_message`` takes it
         # Time in microseconds: above every number that an earlier process of this key has used, with nothing on disk.
         self._sequence = int(wall_clock() * 1e6)
 
@@ -217,18 +208,10 @@ class Gossip:
         except ProtocolError as error:
             self.rejected[error.reason] += 1
             if isinstance(error, ClockError):
-                self._remember_offset(forwarder, error.offset_seconds)
+                self.refused_offsets[forwarder] = error.offset_seconds
             return GossipVerdict.REJECT if isinstance(error, _FORWARDER_FAULTS) else GossipVerdict.IGNORE
         self._opened[raw] = announcement
-        if len(self._opened) > _OPENED_REMEMBERED:
-            self._opened.popitem(last=False)
         return GossipVerdict.ACCEPT
-
-    def _remember_offset(self, forwarder: PeerId, offset_seconds: float) -> None:
-        self.refused_offsets[forwarder] = offset_seconds
-        self.refused_offsets.move_to_end(forwarder)
-        if len(self.refused_offsets) > _OFFSETS_REMEMBERED:
-            self.refused_offsets.popitem(last=False)
 
     def _refusal(
         self, envelope: wire.Envelope, size: int, now_seconds: float, forwarder: PeerId

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -16,6 +15,7 @@ from swarm.announcements.pacing import SwarmPacing
 from swarm.blobs.store import ContentStore
 from swarm.host import PeerId
 from swarm.peers.peer_table import PeerTable
+from swarm.recent import Recent
 
 GROUP_BLOB_SECONDS: Final = AGE_SECONDS + CLOCK_WINDOW_SECONDS  # after its last use no peer has its advert any more
 OWN_BLOBS_REMEMBERED: Final = 4096
@@ -38,15 +38,13 @@ class GroupSharing:
         self._store, self._table, self._announce = store, table, announce
         self._pacing, self._wall_clock = pacing, wall_clock
         self._pool = GroupPool(standing)
-        self._own_blobs: OrderedDict[bytes, None] = OrderedDict()
+        self._own_blobs: Recent[bytes, None] = Recent(OWN_BLOBS_REMEMBERED)
 
     async def share(self, request: api.Share) -> None:
         """Announces as many of the groups as the swarm's size allows now; all of them are served."""
         for group in request.groups:
             self._store.take_over(group.blob)
             self._own_blobs[group.blob] = None
-            if len(self._own_blobs) > OWN_BLOBS_REMEMBERED:
-                self._own_blobs.popitem(last=False)
         for advert in split_adverts(request.family, request.tokenizer, request.policy_version, request.groups):
             if self._pacing.may_advertise():
                 await self._announce(advert)

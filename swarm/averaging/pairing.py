@@ -28,7 +28,7 @@ Guarantees, for partners that keep to the protocol:
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -55,11 +55,12 @@ from swarm.blobs.blob_server import ReportConduct
 from swarm.blobs.fetch import Reach
 from swarm.host import Host, PeerId, Stream
 from swarm.peers.reputation import Conduct
+from swarm.recent import Recent
+from swarm.stream_reader import STREAM_END_SECONDS, drop
 
 log = logging.getLogger(__name__)
 
 STREAMS_PER_PEER = 4  # incoming ones at once
-STREAM_END_SECONDS = 1.0  # for a peer to end a stream on which no message is left to send
 ASK_AGAIN_SECONDS = 1.0  # between two questions to a partner that left us in doubt
 QUESTIONS_UNANSWERED = 2  # by a partner that we reached: then it is not asked how an exchange ended any more
 DECISIONS_REMEMBERED = 256
@@ -105,14 +106,14 @@ class Pairing:
         self._random = random
         self._on_ended = on_ended
         self._state = rules.PairingState(host.peer_id)
-        self._seekers: dict[PeerId, float] = {}  # whose proposals we declined, and when; the latest last
+        self._seekers: Recent[PeerId, float] = Recent(SEEKERS_REMEMBERED)  # whose proposals we declined, and when
         self._accepts: Callable[[PeerId], bool] = lambda peer: False
         self._is_known: Callable[[PeerId], bool] = lambda peer: True
         self._engaged: WeightExchange | None = None
         self._proposal = anyio.CancelScope()
         self._accepted = anyio.Event()
         self._streams: Counter[PeerId] = Counter()
-        self._committed: OrderedDict[tuple[PeerId, bytes], bool] = OrderedDict()  # the latest exchanges
+        self._committed: Recent[tuple[PeerId, bytes], bool] = Recent(DECISIONS_REMEMBERED)  # the latest exchanges
         host.handle(AVERAGING_PROTOCOL, self._on_stream)
 
     def on_given(self, peer: PeerId, blob: bytes) -> None:
@@ -165,7 +166,8 @@ class Pairing:
                 open_to = [p for p in candidates() if p != self._host.peer_id and p not in self._state.failed]
                 seekers = rules.still_seeking(self._seekers, now_seconds, self._terms)
                 move = rules.next_proposal(now_seconds, open_to, search, self._terms, self._random, seekers=seekers)
-                self._seekers = {peer: self._seekers[peer] for peer in seekers if peer != move.peer}
+                for peer in [p for p in self._seekers if p not in seekers or p == move.peer]:
+                    del self._seekers[peer]
                 if move.peer is None:
                     await self._wait_for_proposal(min(move.until_seconds, until_seconds) - now_seconds)
                 elif (why := await self._propose(move.peer)) is not None:
@@ -226,7 +228,7 @@ class Pairing:
                 await conversation.send(Abandon(proposal.exchange, why), seconds)
             await conversation.stream.finish(linger_seconds=STREAM_END_SECONDS)
         except BaseException:
-            await conversation.drop()
+            await drop(conversation.stream)
             raise
         return why
 
@@ -267,10 +269,7 @@ class Pairing:
         if declined is not None:
             self._report_unlike(peer, declined)
             if declined in (DeclineReason.NOT_NOW, DeclineReason.BUSY) and not self._state.engaged:
-                self._seekers.pop(peer, None)
                 self._seekers[peer] = anyio.current_time()
-                while len(self._seekers) > SEEKERS_REMEMBERED:
-                    del self._seekers[next(iter(self._seekers))]
             await conversation.send(Decline(declined), self._terms.answer_seconds)
             return
         if self._state.proposing_to is not None:
@@ -317,7 +316,7 @@ class Pairing:
             if exchange.progress.phase is ExchangePhase.DOUBT:
                 await self._resolve(exchange)
         except BaseException:
-            await exchange.conversation.drop()
+            await drop(exchange.conversation.stream)
             raise
         finally:
             self._conclude(exchange)
@@ -341,8 +340,6 @@ class Pairing:
         exchange.note(ExchangeEvent.EXPIRED, STOPPED)
         committed = exchange.progress.phase is ExchangePhase.COMMITTED
         self._committed[exchange.key] = committed
-        while len(self._committed) > DECISIONS_REMEMBERED:
-            self._committed.popitem(last=False)
         failed = self._state.failed if committed else self._state.failed | {exchange.partner}
         self._state = replace(self._state, engaged=False, failed=failed)
         self._engaged = None
@@ -396,7 +393,7 @@ class Pairing:
             case rules.ExchangeProgress(ExchangePhase.ABANDONED, have_sent=False):
                 await self._say(exchange, Abandon(exchange.number, exchange.because[:REASON_BYTES]))
             case rules.ExchangeProgress(ExchangePhase.DOUBT):
-                await exchange.conversation.drop()
+                await drop(exchange.conversation.stream)
                 return
         if exchange.proposed:
             with suppress(TransportError):
@@ -437,7 +434,7 @@ class Pairing:
         except DeadlineError:
             return False
         finally:
-            await conversation.drop()
+            await drop(conversation.stream)
         return True
 
     def _blame(self, peer: PeerId, error: ProtocolError) -> None:

@@ -8,14 +8,15 @@ from typing import TypeVar
 
 import anyio
 
-from protocol.errors import DeadlineError, MalformedError
+from protocol.errors import MalformedError
 from protocol.limits import AVERAGING_MESSAGE_BYTES
 from protocol.streams.averaging_messages import Abandon, AveragingMessage, Have, Offer, decode_averaging_message
 from protocol.streams.framing import framed_message
 from swarm.averaging import pairing_rules as rules
 from swarm.averaging.pairing_rules import ExchangeEvent, ExchangePhase
+from swarm.deadlines import deadline
 from swarm.host import PeerId, Stream
-from swarm.stream_reader import StreamReader, read_frame
+from swarm.stream_reader import StreamReader, read_frame, send_within
 
 M = TypeVar("M", bound=AveragingMessage)
 N = TypeVar("N", bound=AveragingMessage)
@@ -30,26 +31,16 @@ class Conversation:
 
     async def send(self, message: AveragingMessage, seconds: float) -> None:
         """Raises ``TransportError``; ``DeadlineError`` after so many seconds."""
-        with anyio.move_on_after(seconds) as scope:
-            await self.stream.send(framed_message(message))
-        if scope.cancelled_caught:
-            raise DeadlineError(f"{self.stream.peer} read nothing for {seconds:g} s")
+        await send_within(self.stream, framed_message(message), seconds)
 
     async def receive(self, seconds: float, one: type[M], other: type[N]) -> M | N:
         """The next message, of one of two kinds. Raises ``TransportError`` and ``ProtocolError``."""
-        with anyio.move_on_after(seconds) as scope:
+        with deadline(seconds, f"waiting for a whole message of {self.stream.peer}"):
             raw = await read_frame(self._reader.exactly, max_bytes=AVERAGING_MESSAGE_BYTES, what="averaging")
-        if scope.cancelled_caught:
-            raise DeadlineError(f"{self.stream.peer} sent no whole message for {seconds:g} s")
         message = decode_averaging_message(raw)
         if not isinstance(message, (one, other)):
             raise MalformedError(f"{type(message).__name__} where {one.__name__} or {other.__name__} is expected")
         return message
-
-    async def drop(self) -> None:
-        """Resets the stream."""
-        with anyio.CancelScope(shield=True):
-            await self.stream.reset()
 
 
 class WeightExchange:

@@ -29,7 +29,7 @@ from swarm.blobs.store import ContentStore, NotHereError
 from swarm.blobs.upload_turns import IDLE_SECONDS, TURNS, Upload, UploadTurns
 from swarm.host import Host, PeerId, Stream
 from swarm.peers.reputation import Conduct
-from swarm.stream_reader import StreamReader, read_frame
+from swarm.stream_reader import StreamReader, read_frame, send_within
 from swarm.token_bucket import TokenBucket
 
 STALL_SECONDS = 10.0
@@ -96,7 +96,8 @@ class BlobServer:
                 raw = await read_frame(reader.exactly, max_bytes=BLOB_REQUEST_BYTES, what="blob exchange")
                 ranges = decode_blob_request(raw)
                 if not self.turns.begin(upload, anyio.current_time()):
-                    await self._hand_over(stream, encode_answer_header(BlobStatus.BUSY, 0) * len(ranges))
+                    busy = encode_answer_header(BlobStatus.BUSY, 0) * len(ranges)
+                    await send_within(stream, busy, self._stall_seconds)
                     continue
                 try:
                     await self._answer(stream, upload, ranges)
@@ -179,10 +180,4 @@ class BlobServer:
             wait_seconds = self._bucket.reserve(len(part), now_seconds=anyio.current_time())
             upload.moved_at_seconds += wait_seconds  # until then it is we who are slow
             await anyio.sleep(wait_seconds)
-        await self._hand_over(stream, part)
-
-    async def _hand_over(self, stream: Stream, part: bytes) -> None:
-        with anyio.move_on_after(self._stall_seconds) as scope:
-            await stream.send(part)
-        if scope.cancelled_caught:
-            raise DeadlineError(f"{stream.peer} read nothing for {self._stall_seconds:g} s")
+        await send_within(stream, part, self._stall_seconds)

@@ -36,7 +36,7 @@ from swarm.blobs.fetch_job import BusyError, FetchJob, UnusableStreamError
 from swarm.blobs.fetch_places import PEERS_AT_MOST, FetchPlaces
 from swarm.host import Host, PeerId, Stream
 from swarm.peers.reputation import Conduct
-from swarm.stream_reader import SLOWEST_BYTES_PER_SECOND, StreamReader
+from swarm.stream_reader import SLOWEST_BYTES_PER_SECOND, STREAM_END_SECONDS, StreamReader, send_within
 
 AHEAD_BYTES = 4 * 1024 * 1024  # requested from one peer and not yet received, at most
 AHEAD_SECONDS = 1.0  # the same in seconds, at the rate at which the peer sends
@@ -44,7 +44,6 @@ MIN_AHEAD_BYTES = 1024 * 1024
 RELAYED_BLOB_BYTES = 1 << 20  # at most, over a relay
 LATE_SECONDS = 2.0  # after which a range requested from one peer is requested from an idle one too
 CONNECT_SECONDS = 10.0
-STREAM_END_SECONDS = 1.0  # for a peer to end a stream after its last answer
 BUSY_SECONDS = 1.0  # until a peer that answered BUSY is asked again
 REFUSALS = 3  # of a peer that ends streams before it answers and stays connected, as an overloaded one does
 
@@ -221,7 +220,7 @@ class FetchRound:
                 if request:
                     asked.extend(request)
                     ahead_bytes += sum(map(self._bytes_of, request))
-                    await self._send(stream, request)
+                    await send_within(stream, framed_message(request), self._stall_seconds)
                 else:
                     exhausted_at = self._changes
             if not asked:
@@ -236,12 +235,6 @@ class FetchRound:
             lasted_seconds = max(anyio.current_time() - began_seconds, 1e-6)
             max_bytes = int(received_bytes / lasted_seconds * AHEAD_SECONDS)
             max_bytes = min(AHEAD_BYTES, max(MIN_AHEAD_BYTES, max_bytes))
-
-    async def _send(self, stream: Stream, request: list[ChunkRange]) -> None:
-        with anyio.move_on_after(self._stall_seconds) as scope:
-            await stream.send(framed_message(request))
-        if scope.cancelled_caught:
-            raise DeadlineError(f"{stream.peer} took no request for {self._stall_seconds:g} s")
 
     def _bytes_of(self, taken: ChunkRange) -> int:
         return self._jobs[taken.blob].bytes_of(taken)

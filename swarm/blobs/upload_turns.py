@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from swarm.host import PeerId
-from swarm.recent_amounts import RecentAmounts
+from swarm.recent import RecentAmounts
 
 STREAMS = 512
 STREAMS_PER_PEER = 4

@@ -13,23 +13,25 @@ A cluster is founded once, and a directory belongs to one cluster.
 
 from __future__ import annotations
 
-import os
-import stat
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from protocol import limits
 from protocol.cluster.admission import Admitted, certify
 from protocol.cluster.cluster_manifest import Cluster, ClusterManifest, open_manifest, sign_manifest
 from protocol.cluster.documents import Credential, KeyChange, Revocations, open_key_change, open_revocations
 from protocol.cluster.invite import PSK_BYTES
-from protocol.errors import ConfigurationError, IdentityError, ProtocolError, StorageError
-from protocol.identity import NodeKey
+from protocol.errors import ConfigurationError, IdentityError, ProtocolError
+from protocol.identity import NodeKey, create_private_file, read_private_file
 from swarm.atomic_file import write_atomically
 from swarm.cluster.membership import MEMBERS_FILE_BYTES, ClusterCredentials, decode_members, encode_members
 
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+T = TypeVar("T")
+_RESTORE = "restore it from a backup, or join again with a new invite"
 _FOUND = "found one with starling swarm create --private --name NAME, or join one with starling up --join INVITE"
 
 
@@ -70,19 +72,21 @@ def found_cluster(
 
     Raises ``ConfigurationError`` if there is a cluster already.
     """
-    for path in (files.manifest, files.psk):
-        if path.exists():
-            raise ConfigurationError(
-                f"there is a cluster at {files.directory} already (starling swarm show); found another one elsewhere "
-                "with --home, or move that directory away"
-            )
     cluster = sign_manifest(owner, manifest)
     now_seconds = time.time()
     founder = Admitted(node.public_bytes, owner.public_bytes, True, 0.0, "founder")
     certificate = Credential("certificate", certify(owner, cluster, founder, now_seconds)).encode()
-    _write(files.psk, psk.hex().encode())
-    _write(files.directory / "credential", certificate)
-    _write(files.manifest, cluster.document)
+    try:
+        if has_cluster(files):
+            raise FileExistsError
+        create_private_file(files.psk, psk.hex().encode())
+        create_private_file(files.directory / "credential", certificate)
+        create_private_file(files.manifest, cluster.document)
+    except FileExistsError as error:
+        raise ConfigurationError(
+            f"there is a cluster at {files.directory} already (starling swarm show); found another one elsewhere "
+            "with --home, or move that directory away"
+        ) from error
     return cluster
 
 
@@ -105,13 +109,15 @@ def write_credentials(files: ClusterFiles, credentials: ClusterCredentials) -> N
 
 def read_credentials(files: ClusterFiles) -> ClusterCredentials:
     """Reads what makes this node a member. Raises as ``read_cluster``."""
+    members = files.directory / "members"
+    known = _read_if_there(members, MEMBERS_FILE_BYTES)
     return ClusterCredentials(
         cluster=read_cluster(files),
         psk=read_psk(files),
         credential=_read(files.directory / "credential", limits.DOCUMENT_BYTES),
         revocations=_read_if_there(files.directory / "revocations", limits.REVOCATIONS_BYTES),
         key_change=_read_if_there(files.directory / "key-change", limits.DOCUMENT_BYTES),
-        members=_members(files.directory / "members"),
+        members=_opened(members, known, decode_members) if known else (),
     )
 
 
@@ -120,10 +126,7 @@ def read_cluster(files: ClusterFiles) -> Cluster:
     if not has_cluster(files):
         raise ConfigurationError(f"there is no private cluster here: {files.manifest} does not exist; {_FOUND}")
     raw = _read(files.manifest, limits.MANIFEST_BYTES)
-    try:
-        return open_manifest(raw)
-    except ProtocolError as error:
-        raise _damaged(files.manifest, error) from error
+    return _opened(files.manifest, raw, open_manifest)
 
 
 def read_owner(files: ClusterFiles, cluster: Cluster) -> NodeKey:
@@ -156,20 +159,14 @@ def read_revocations(files: ClusterFiles, cluster: Cluster) -> Revocations | Non
     """Reads the latest list of revocations, if there is one."""
     path = files.directory / "revocations"
     raw = _read_if_there(path, limits.REVOCATIONS_BYTES)
-    try:
-        return open_revocations(raw, owner=cluster.manifest.owner) if raw else None
-    except ProtocolError as error:
-        raise _damaged(path, error) from error
+    return _opened(path, raw, partial(open_revocations, owner=cluster.manifest.owner)) if raw else None
 
 
 def read_key_change(files: ClusterFiles, cluster: Cluster) -> KeyChange | None:
     """Reads the latest change of the pre-shared key, if there is one."""
     path = files.directory / "key-change"
     raw = _read_if_there(path, limits.DOCUMENT_BYTES)
-    try:
-        return open_key_change(raw, owner=cluster.manifest.owner) if raw else None
-    except ProtocolError as error:
-        raise _damaged(path, error) from error
+    return _opened(path, raw, partial(open_key_change, owner=cluster.manifest.owner)) if raw else None
 
 
 def current_psk(files: ClusterFiles, cluster: Cluster) -> bytes:
@@ -178,16 +175,11 @@ def current_psk(files: ClusterFiles, cluster: Cluster) -> bytes:
     return change.psk if change is not None else read_psk(files)
 
 
-def _members(path: Path) -> tuple[bytes, ...]:
-    raw = _read_if_there(path, MEMBERS_FILE_BYTES)
+def _opened(path: Path, raw: bytes, opener: Callable[[bytes], T]) -> T:
     try:
-        return decode_members(raw) if raw else ()
+        return opener(raw)
     except ProtocolError as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: ProtocolError) -> IdentityError:
-    return IdentityError(f"{path} is damaged ({error}); restore it from a backup, or join again with a new invite")
+        raise IdentityError(f"{path} is damaged ({error}); {_RESTORE}") from error
 
 
 def _read_if_there(path: Path, max_bytes: int) -> bytes:
@@ -195,30 +187,4 @@ def _read_if_there(path: Path, max_bytes: int) -> bytes:
 
 
 def _read(path: Path, max_bytes: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(max_bytes + 1)
-    except FileNotFoundError as error:
-        raise IdentityError(f"{path} is missing; restore it from a backup, or join again with a new invite") from error
-    except OSError as error:
-        raise IdentityError(f"{path} cannot be read ({error.strerror}); give it to this user (chown)") from error
-    if mode & _OTHERS:
-        raise IdentityError(
-            f"{path} has mode {stat.S_IMODE(mode):04o}, so that other users may read or change it; if you are sure "
-            f"that none did: chmod 600 {path}"
-        )
-    return content
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise StorageError(
-            f"{path} cannot be written ({error.strerror}); choose another directory with --home"
-        ) from error
+    return read_private_file(path, max_bytes, if_missing=_RESTORE)

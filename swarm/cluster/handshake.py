@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import anyio
-
-from protocol.errors import DeadlineError
 from protocol.limits import HANDSHAKE_MESSAGE_BYTES
 from protocol.streams.framing import framed
+from swarm.deadlines import deadline
 from swarm.host import Handshake, PeerId
 from swarm.stream_reader import read_frame
 
@@ -43,6 +41,5 @@ async def perform_handshake(handshake: Handshake, peer: PeerId, send: Send, rece
 
 
 async def _receive(peer: PeerId, receive: Receive) -> bytes:
-    with anyio.move_on_after(FRAME_SECONDS):
+    with deadline(FRAME_SECONDS, f"the handshake with {peer}"):
         return await read_frame(receive, max_bytes=HANDSHAKE_MESSAGE_BYTES, what="the handshake")
-    raise DeadlineError(f"{peer} sent no whole message of the handshake for {FRAME_SECONDS:g} s")

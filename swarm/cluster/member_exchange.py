@@ -17,7 +17,7 @@ import anyio
 
 from protocol import limits
 from protocol.cluster.refusal import AdmissionRefused, RefusalReason
-from protocol.errors import DeadlineError, RefusedError, StarlingError, StorageError
+from protocol.errors import RefusedError, StarlingError, StorageError
 from protocol.streams.framing import framed_message
 from protocol.streams.member_messages import (
     MEMBER_PROTOCOL,
@@ -29,9 +29,10 @@ from protocol.streams.member_messages import (
     split_digests,
 )
 from swarm.cluster.membership import Membership
+from swarm.deadlines import deadline
 from swarm.host import Host, PeerId, Stream
 from swarm.hosts.unwrapping import unwrapped
-from swarm.stream_reader import StreamReader, read_frame
+from swarm.stream_reader import StreamReader, asking, read_frame
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,6 @@ TICK_SECONDS = 0.25
 EXCHANGE_SECONDS = 5.0
 EXCHANGE_EVERY_SECONDS = 60.0
 RENEW_EVERY_SECONDS = 10.0
-STREAM_END_SECONDS = 1.0
 
 
 class MemberExchange:
@@ -100,34 +100,21 @@ class MemberExchange:
 
     async def _ask(self, peer: PeerId) -> None:
         try:
-            with anyio.move_on_after(EXCHANGE_SECONDS) as scope:
-                await self._exchange(peer)
-            if scope.cancelled_caught:
-                raise DeadlineError(f"{peer} did not finish an exchange of members within {EXCHANGE_SECONDS:g} s")
+            with deadline(EXCHANGE_SECONDS, f"exchanging members with {peer}"):
+                async with asking(self._host, peer, MEMBER_PROTOCOL, seconds=EXCHANGE_SECONDS) as stream:
+                    await stream.send(framed_message(self._question()))
+                    answer = await _receive(StreamReader(stream, stall_seconds=EXCHANGE_SECONDS), MembersAnswer)
+                    self._take(answer.news)
+                    await stream.send(framed_message(self._news_for(answer.question)))
         except StarlingError as error:
             self.failures[error.reason] += 1
 
-    async def _exchange(self, peer: PeerId) -> None:
-        stream = await self._host.open_stream(peer, MEMBER_PROTOCOL, deadline_seconds=EXCHANGE_SECONDS)
-        try:
-            await _send(stream, self._question())
-            answer = await _receive(StreamReader(stream, stall_seconds=EXCHANGE_SECONDS), MembersAnswer)
-            self._take(answer.news)
-            await _send(stream, self._news_for(answer.question))
-            await stream.finish(linger_seconds=STREAM_END_SECONDS)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await stream.reset()
-            raise
-
     async def _on_stream(self, stream: Stream) -> None:
         reader = StreamReader(stream, stall_seconds=EXCHANGE_SECONDS)
-        with anyio.move_on_after(EXCHANGE_SECONDS):
+        with deadline(EXCHANGE_SECONDS, f"exchanging members with {stream.peer}"):
             question = await _receive(reader, MembersQuestion)
-            await _send(stream, MembersAnswer(self._question(), self._news_for(question)))
+            await stream.send(framed_message(MembersAnswer(self._question(), self._news_for(question))))
             self._take(await _receive(reader, MembersNews))
-            return
-        raise DeadlineError(f"{stream.peer} did not finish an exchange of members within {EXCHANGE_SECONDS:g} s")
 
     def _question(self) -> MembersQuestion:
         membership = self._membership
@@ -152,10 +139,6 @@ class MemberExchange:
             if refused is not None and refused.reason is not RefusalReason.OUTDATED:
                 self.failures[refused.reason] += 1
         self._membership.take_credentials(news.credentials)
-
-
-async def _send(stream: Stream, message: MembersQuestion | MembersAnswer | MembersNews) -> None:
-    await stream.send(framed_message(message))
 
 
 async def _receive(reader: StreamReader, kind: type[MembersMessage]) -> MembersMessage:

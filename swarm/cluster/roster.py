@@ -7,7 +7,6 @@ of its SHA-256. Bounded by what the owner signs: seats, and the members that the
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from protocol.cluster.admission import Admitted, Taken
 from protocol.identity import peer_id_of
 from protocol.streams.member_messages import credential_digest
 from swarm.host import PeerId
+from swarm.recent import Recent
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Roster:
         self._of_peer: dict[PeerId, list[Member]] = {}  # the best first
         self._taken: dict[bytes, set[bytes]] = {}
         self._by_digest: dict[bytes, bytes] = {}
-        self._refused: OrderedDict[bytes, None] = OrderedDict()  # digests, not to be sent to us again
+        self._refused: Recent[bytes, None] = Recent(limits.MEMBERS)  # digests, not to be sent to us again
 
     def __iter__(self) -> Iterator[Member]:
         return iter([members[0] for members in self._of_peer.values()])
@@ -80,8 +80,6 @@ class Roster:
     def refuse(self, credential: bytes) -> None:
         """Notes that a credential need not be sent to us again."""
         self._refused[credential_digest(credential)] = None
-        if len(self._refused) > limits.MEMBERS:
-            self._refused.popitem(last=False)
 
     def digests(self) -> set[bytes]:
         """Returns the digests of all credentials that need not be sent to us."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from protocol.errors import UnreachableError
+from swarm.deadlines import deadline
 from swarm.host import Address
-from swarm.hosts.deadlines import deadline
 
 if TYPE_CHECKING:
     from dns.asyncresolver import Resolver

@@ -8,7 +8,6 @@ key must answer there. Whoever invents identities that all claim the address of 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -20,7 +19,7 @@ from protocol.limits import ADDRESS_CHARACTERS, ADDRESSES_PER_HEARTBEAT
 from protocol.messages import Heartbeat
 from swarm.address_groups import is_public
 from swarm.peers.discovery import CIRCUIT, DIALS_PER_IP, Candidate
-from swarm.token_bucket import TokenBucket
+from swarm.token_bucket import TokenBuckets
 
 FAILURES_AT_ONCE: Final = 16.0  # dials in vain of claims at one IP address, ...
 FAILURE_EVERY_SECONDS: Final = 30.0  # ... and one more each so many seconds
@@ -49,7 +48,7 @@ class ClaimDials:
     once, others wait; and none once ``FAILURES_AT_ONCE`` were in vain, but for one each ``FAILURE_EVERY_SECONDS``."""
 
     def __init__(self) -> None:
-        self._failures: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._failures: TokenBuckets[str] = TokenBuckets(1 / FAILURE_EVERY_SECONDS, FAILURES_AT_ONCE, IPS_REMEMBERED)
         self._dialling: dict[str, tuple[anyio.Semaphore, int]] = {}  # and how many dial or wait
 
     @asynccontextmanager
@@ -66,30 +65,17 @@ class ClaimDials:
         self._dialling[ip] = places, users + 1
         try:
             async with places:
-                if not self._may_dial(ip):
+                if not self._failures.has(ip, now_seconds=anyio.current_time()):
                     raise UnreachableError(f"too many peers that were said to be at {ip} were not; dialled again later")
                 try:
                     yield
                 except BaseException:
-                    self._note_failure(ip)
+                    self._failures.take(ip, now_seconds=anyio.current_time())
                     raise
         finally:
             places, users = self._dialling.pop(ip)
             if users > 1:
                 self._dialling[ip] = places, users - 1
-
-    def _may_dial(self, ip: str) -> bool:
-        known = self._failures.get(ip)
-        return known is None or known.has(1.0, now_seconds=anyio.current_time())
-
-    def _note_failure(self, ip: str) -> None:
-        now_seconds = anyio.current_time()
-        if ip not in self._failures:
-            self._failures[ip] = TokenBucket(1.0 / FAILURE_EVERY_SECONDS, FAILURES_AT_ONCE, now_seconds=now_seconds)
-            if len(self._failures) > IPS_REMEMBERED:
-                self._failures.popitem(last=False)
-        self._failures.move_to_end(ip)
-        self._failures[ip].take(1.0, now_seconds=now_seconds)
 
 
 def _ip(address: str) -> str:

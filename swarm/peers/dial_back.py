@@ -24,18 +24,17 @@ from protocol.streams.dial_back_messages import (
 from protocol.streams.framing import framed_message
 from swarm.host import Address, Host, PeerId, Stream
 from swarm.peers.reachability import DialReport
-from swarm.stream_reader import StreamReader, read_frame
-from swarm.token_bucket import TokenBucket
+from swarm.stream_reader import StreamReader, asking, read_frame
+from swarm.token_bucket import TokenBuckets
 
 ANSWER_SECONDS: Final = 20.0
 DIAL_SECONDS: Final = 5.0
-STREAM_END_SECONDS: Final = 1.0
 QUESTIONS: Final = 4
 QUESTION_EVERY_SECONDS: Final = 600.0
 IP_QUESTIONS: Final = 32
 IP_EVERY_SECONDS: Final = 60.0
 AT_ONCE: Final = 16
-REMEMBERED: Final = 1024  # peers and IP addresses; the earliest is forgotten first
+REMEMBERED: Final = 1024  # peers, and IP addresses
 
 
 class DialBack:
@@ -43,7 +42,8 @@ class DialBack:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._served: dict[str, TokenBucket] = {}  # by peer and by IP address
+        self._of_peers: TokenBuckets[PeerId] = TokenBuckets(1 / QUESTION_EVERY_SECONDS, QUESTIONS, REMEMBERED)
+        self._of_ips: TokenBuckets[str] = TokenBuckets(1 / IP_EVERY_SECONDS, IP_QUESTIONS, REMEMBERED)
         self._running = 0
         if host.proves:
             host.handle(DIAL_BACK_PROTOCOL, self._on_stream)
@@ -52,15 +52,9 @@ class DialBack:
         """Asks a connected peer once, to dial the first ``DIAL_BACK_PORTS`` of ``ports``. Raises ``ProtocolError`` and
         ``TransportError``."""
         ports = tuple(dict.fromkeys(ports))[:DIAL_BACK_PORTS]
-        stream = await self._host.open_stream(peer, DIAL_BACK_PROTOCOL, deadline_seconds=ANSWER_SECONDS)
-        try:
+        async with asking(self._host, peer, DIAL_BACK_PROTOCOL, seconds=ANSWER_SECONDS) as stream:
             await stream.send(framed_message(DialBackQuestion(ports)))
             answer = decode_dial_back_message(await _receive(stream), DialBackAnswer)
-            await stream.finish(linger_seconds=STREAM_END_SECONDS)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await stream.reset()
-            raise
         reached = [port for port in ports if port in answer.reached]
         was_tried = answer.dialled and bool(ports)
         return DialReport(
@@ -81,17 +75,8 @@ class DialBack:
         await stream.send(framed_message(DialBackAnswer(True, ip, tuple(sorted(reached)))))
 
     def _may_ask(self, peer: PeerId, ip: str) -> bool:
-        by_peer = self._bucket(peer, QUESTIONS, QUESTION_EVERY_SECONDS)
-        by_ip = self._bucket(ip, IP_QUESTIONS, IP_EVERY_SECONDS)
         now_seconds = anyio.current_time()
-        return by_peer.take(1, now_seconds=now_seconds) and by_ip.take(1, now_seconds=now_seconds)
-
-    def _bucket(self, who: str, questions: int, every_seconds: float) -> TokenBucket:
-        if who not in self._served:
-            while len(self._served) >= REMEMBERED:
-                del self._served[next(iter(self._served))]
-            self._served[who] = TokenBucket(1 / every_seconds, questions, now_seconds=anyio.current_time())
-        return self._served[who]
+        return self._of_peers.take(peer, now_seconds=now_seconds) and self._of_ips.take(ip, now_seconds=now_seconds)
 
     async def _dial(self, peer: PeerId, ip: str, ports: tuple[int, ...]) -> set[int]:
         reached: set[int] = set()

@@ -26,7 +26,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from swarm.address_groups import Groups, spread
-from swarm.recent_amounts import RecentAmounts
+from swarm.recent import RecentAmounts
 
 CONNECTIONS = 64
 PASSING = 96  # above ``CONNECTIONS``

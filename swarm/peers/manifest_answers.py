@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import anyio
 
-from protocol.errors import DeadlineError, UnreachableError
+from protocol.errors import UnreachableError
 from protocol.manifest import Manifest
 from protocol.streams.manifest_messages import MANIFEST_PROTOCOL, manifest_frame
-from swarm.host import Host, Stream
-from swarm.peers.question_limits import QuestionLimits
+from swarm.host import Host, PeerId, Stream
+from swarm.stream_reader import send_within
+from swarm.token_bucket import TokenBuckets
 
 QUESTIONS = 4
 QUESTION_EVERY_SECONDS = 10.0
 SEND_SECONDS = 10.0
+PEERS_REMEMBERED = 1024
 
 
 class ManifestAnswers:
@@ -24,15 +26,12 @@ class ManifestAnswers:
 
     def __init__(self, host: Host, manifest: Manifest) -> None:
         self._frame = manifest_frame(manifest)
-        self._limits = QuestionLimits(host, at_once=QUESTIONS, every_seconds=QUESTION_EVERY_SECONDS)
+        self._limits: TokenBuckets[PeerId] = TokenBuckets(1 / QUESTION_EVERY_SECONDS, QUESTIONS, PEERS_REMEMBERED)
         host.handle(MANIFEST_PROTOCOL, self._on_stream)
 
     async def _on_stream(self, stream: Stream) -> None:
-        if not self._limits.may_ask(stream.peer):
+        if not self._limits.take(stream.peer, now_seconds=anyio.current_time()):
             raise UnreachableError(
                 f"{stream.peer} asks for the manifest more than once in {QUESTION_EVERY_SECONDS:g} s"
             )
-        with anyio.move_on_after(SEND_SECONDS) as scope:
-            await stream.send(self._frame)
-        if scope.cancelled_caught:
-            raise DeadlineError(f"{stream.peer} read nothing for {SEND_SECONDS:g} s")
+        await send_within(stream, self._frame, SEND_SECONDS)

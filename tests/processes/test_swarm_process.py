@@ -31,7 +31,6 @@ from swarm.averaging.weights_offer import WeightsOffer
 from swarm.client import SwarmClient
 from swarm.exit_codes import FINAL
 from tests.hang_guard import HANG_SECONDS
-from tests.swarm.conftest import skip_without_daemon
 
 pytestmark = pytest.mark.processes
 
@@ -180,7 +179,6 @@ def has_seen(process: SwarmProcess, groups: int) -> bool:
 def test_processes_on_both_kinds_of_host_share_with_each_other_and_one_ends_with_its_daemon(
     processes: Processes,
 ) -> None:
-    skip_without_daemon()
     py = processes.start("py", host="py")
     go = processes.start("go", host="go", peers=py.ready())
     go.ready()

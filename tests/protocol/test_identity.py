@@ -103,7 +103,7 @@ def test_a_permissive_umask_does_not_open_the_key_file(tmp_path: Path) -> None:
 
 
 def test_missing_key_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(IdentityError, match=r"no key file at .*identity\.key"):
+    with pytest.raises(IdentityError, match=r"there is no file .*identity\.key"):
         NodeKey.load(tmp_path / "identity.key")
 
 
@@ -141,7 +141,7 @@ def test_foreign_key_file_is_refused_and_left_as_it_is(tmp_path: Path, content: 
 
 def test_key_that_cannot_be_created_is_the_data_directorys_fault(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match="choose another data directory"):
+    with pytest.raises(StorageError, match="choose another directory with --home"):
         NodeKey.load_or_create(tmp_path / "file" / "home" / "identity.key")
 
 

@@ -35,6 +35,7 @@ ELSEWHERE = {
     "swarm/blobs/fetch_round.py FetchRound._receive": "reads a header, which is a target, and chunks into their buffer",
     "swarm/blobs/store.py ContentStore.read": "its bytes name a blob",
     "swarm/blobs/store.py ContentStore.reading": "its bytes name a blob",
+    "swarm/cluster/cluster_files.py _opened": "of the node's own files; what it calls are targets",
     "swarm/cluster/membership.py decode_members": "of the node's own file",
     "swarm/donors/donor_door.py DonorDoor._serve": "passes bytes on unread; of a donor that sends some unasked",
     "swarm/donors/donor_door.py _hello": "reads a frame; decode_lend_hello is a target",

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from protocol.errors import ProtocolError, UnreachableError
+from swarm.deadlines import deadline
 from swarm.host import Address, PeerId
-from swarm.hosts.deadlines import deadline
 from swarm.hosts.go import daemon_messages as messages
 from swarm.hosts.go.control import one_line, rubbish, whole_seconds
 from swarm.hosts.go.daemon_addresses import dialable_addresses

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import Counter, OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 
 import anyio
@@ -25,6 +25,7 @@ from protocol.identity import PEER_ID_BYTES
 from swarm.host import GossipVerdict, PeerId, Receiver, Validator
 from swarm.hosts.go import daemon_messages as messages
 from swarm.hosts.go.control import Frames, rubbish
+from swarm.recent import Recent
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +53,8 @@ class DaemonGossip:
         self._is_known = is_known
         self._is_blocked = is_blocked
         self._block = block
-        self._rejected: Counter[PeerId] = Counter()
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
-
-    def published(self, content: bytes) -> bool:
-        """Notes a message of ours. Returns whether it is new: equal content is one message."""
-        return self._is_new(content)
+        self._rejected: Recent[PeerId, int] = Recent(AUTHORS_REMEMBERED)  # messages
+        self._seen: Recent[bytes, None] = Recent(CONTENTS_REMEMBERED)
 
     async def hear(self, frames: Frames, validate: Validator, on_message: Receiver) -> None:
         """Reads the messages of a subscription until it is cancelled. Raises ``HostEndedError`` and what the two raise.
@@ -98,7 +95,7 @@ class DaemonGossip:
         content = published.content
         self.received_bytes += len(content)
         author = base58.to_text(published.author[:PEER_ID_BYTES])
-        if author == self._own or self._is_blocked(author) or not self._is_new(content):
+        if author == self._own or self._is_blocked(author) or not self.note(content):
             return
         forwarder = author if self._is_known(author) else UNKNOWN
         too_long = len(content) > limits.ANNOUNCEMENT_BYTES
@@ -109,22 +106,18 @@ class DaemonGossip:
             self._reject(author)
 
     def rejections(self, author: PeerId) -> int:
-        return self._rejected[author]
+        return self._rejected.get(author, 0)
 
     def _reject(self, author: PeerId) -> None:
-        count = self._rejected.pop(author, 0) + 1
-        self._rejected[author] = count
-        if len(self._rejected) > AUTHORS_REMEMBERED:
-            del self._rejected[next(iter(self._rejected))]
+        count = self._rejected[author] = self.rejections(author) + 1
         if count >= REJECTIONS:
             log.info("%s signed %d announcements that no honest node sends: it is blocked", author, count)
             self._block(author)
 
-    def _is_new(self, content: bytes) -> bool:
+    def note(self, content: bytes) -> bool:
+        """Notes a message, of ours too. Returns whether it is new: equal content is one message."""
         digest = hashlib.blake2b(content, digest_size=16).digest()
-        if digest in self._seen:
-            return False
-        self._seen[digest] = None
-        if len(self._seen) > CONTENTS_REMEMBERED:
-            self._seen.popitem(last=False)
-        return True
+        is_new = digest not in self._seen
+        if is_new:
+            self._seen[digest] = None
+        return is_new

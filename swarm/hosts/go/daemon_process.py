@@ -26,7 +26,7 @@ from anyio.streams.text import TextReceiveStream
 
 from protocol.errors import ConfigurationError, HostEndedError, TransportError
 from protocol.identity import NodeKey
-from swarm.hosts.deadlines import deadline
+from swarm.deadlines import deadline
 from swarm.hosts.go import daemon_messages as messages
 from swarm.hosts.go.control import ControlSocket, close
 

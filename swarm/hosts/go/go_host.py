@@ -23,10 +23,10 @@ from anyio.abc import SocketListener, TaskGroup
 from protocol import base58, limits
 from protocol.errors import HostEndedError, MalformedError, UnreachableError
 from protocol.identity import NodeKey
+from swarm.deadlines import deadline
 from swarm.host import Address, PeerId, Receiver, Relaying, Stream, StreamHandler, Traffic, Validator
+from swarm.hosts import MAX_BLOCKED_PEERS
 from swarm.hosts.bandwidth import Bandwidth
-from swarm.hosts.blocked_peers import BlockedPeers
-from swarm.hosts.deadlines import deadline
 from swarm.hosts.go import daemon_messages as messages
 from swarm.hosts.go.control import close, one_line, whole_seconds
 from swarm.hosts.go.daemon_addresses import split_address
@@ -40,6 +40,7 @@ from swarm.hosts.go.streams import GoStreams
 from swarm.hosts.lan_neighbours import LanNeighbours
 from swarm.hosts.names import resolve
 from swarm.hosts.unwrapping import unwrapped
+from swarm.recent import Recent
 
 FLUSH_SECONDS = 0.5  # at a normal exit, for messages just published (a goodbye) to reach the daemon
 LEAVING_SECONDS = 0.1  # and to leave it
@@ -73,7 +74,7 @@ class GoHost:
         self._also_at: list[Address] = []
         self._tasks: TaskGroup | None = None
         self._running_daemon: Daemon | None = None
-        self._blocked: BlockedPeers[PeerId] = BlockedPeers()
+        self._blocked: Recent[PeerId, None] = Recent(MAX_BLOCKED_PEERS)
         self._view = DaemonView(self._daemon)
         self._streams = GoStreams(self._daemon, self._view, self._blocked, bandwidth or Bandwidth(), self.faults)
         self._dht = DaemonDht(key.peer_id, self._daemon)
@@ -206,7 +207,7 @@ class GoHost:
         await self._view.look_at_peers()
 
     def block(self, peer: PeerId) -> None:
-        self._blocked.block(peer)
+        self._blocked[peer] = None
         if self._tasks is not None:
             self._tasks.start_soon(self.disconnect, peer)
 
@@ -249,7 +250,7 @@ class GoHost:
         if len(message) > limits.ANNOUNCEMENT_BYTES:
             raise ValueError(f"message of {len(message)} bytes; at most {limits.ANNOUNCEMENT_BYTES} can be published")
         self._daemon()
-        if self.gossip.published(message):
+        if self.gossip.note(message):
             self._publishing.put(topic, message)
         await anyio.lowlevel.checkpoint()
 

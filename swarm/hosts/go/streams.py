@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 
 import anyio
@@ -13,10 +13,9 @@ from anyio.abc import SocketAttribute, SocketStream
 from protocol import base58
 from protocol.errors import HostEndedError, ProtocolError, StarlingError, UnreachableError
 from protocol.identity import PEER_ID_BYTES
+from swarm.deadlines import deadline
 from swarm.host import PeerId, Stream, StreamHandler
 from swarm.hosts.bandwidth import Bandwidth
-from swarm.hosts.blocked_peers import BlockedPeers
-from swarm.hosts.deadlines import deadline
 from swarm.hosts.go import daemon_messages as messages
 from swarm.hosts.go.control import LOCAL_SECONDS, Frames, close, one_line, whole_seconds
 from swarm.hosts.go.daemon_addresses import network_of
@@ -41,7 +40,7 @@ class GoStreams:
         self,
         daemon: Callable[[], Daemon],
         view: DaemonView,
-        blocked: BlockedPeers[PeerId],
+        blocked: Container[PeerId],
         bandwidth: Bandwidth,
         faults: Counter[str],
     ) -> None:

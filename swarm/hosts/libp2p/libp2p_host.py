@@ -30,10 +30,10 @@ from protocol import limits
 from protocol.errors import UnreachableError
 from protocol.identity import NodeKey
 from protocol.meeting_points import multihash
+from swarm.deadlines import deadline
 from swarm.host import Address, Handshake, PeerId, Receiver, Relaying, Stream, StreamHandler, Traffic, Validator
+from swarm.hosts import MAX_BLOCKED_PEERS
 from swarm.hosts.bandwidth import Bandwidth
-from swarm.hosts.blocked_peers import BlockedPeers
-from swarm.hosts.deadlines import deadline
 from swarm.hosts.lan_neighbours import LanNeighbours
 from swarm.hosts.libp2p.connecting.dialling import Dialling
 from swarm.hosts.libp2p.connecting.listening import Listening
@@ -49,6 +49,7 @@ from swarm.hosts.libp2p.streams import Libp2pStreams
 from swarm.hosts.libp2p.transport import Meter, MeteredTcp
 from swarm.hosts.names import resolve
 from swarm.hosts.unwrapping import unwrapped
+from swarm.recent import Recent
 
 CONNECTIONS = 300
 FLUSH_SECONDS = 0.5  # at a normal exit, for messages just published (a goodbye) to reach the sockets
@@ -81,7 +82,7 @@ class Libp2pHost:
         self.failures = Failures()
         self._lan = LanNeighbours(wanted=lan_discovery)
         self._tasks: TaskGroup | None = None
-        self._blocked: BlockedPeers[ID] = BlockedPeers()
+        self._blocked: Recent[ID, None] = Recent(MAX_BLOCKED_PEERS)
         self._meter = Meter(bandwidth=bandwidth or Bandwidth())
         self._doorway = Doorway(self.failures)
         self._listening = Listening(listen, self._meter, self._doorway, self.failures)
@@ -109,7 +110,8 @@ class Libp2pHost:
         )
         self._dialling = Dialling(self._network, tcp, self._traversal, self._blocked)
         self._dht = BoundedDht(self._host, self.failures)
-        self._pubsub = VerdictPubsub(self._host, Mesh(mesh_degree), self._raise_out_of_run, self.faults)
+        mesh = Mesh(mesh_degree)
+        self._pubsub = VerdictPubsub(self._host, mesh, self._raise_out_of_run, self.faults, self._blocked)
 
     @property
     def peer_id(self) -> PeerId:
@@ -224,10 +226,7 @@ class Libp2pHost:
         await self._network.close_peer(_peer_id(peer))
 
     def block(self, peer: PeerId) -> None:
-        self._pubsub.blacklisted_peers.add(_peer_id(peer))
-        let_in_again = self._blocked.block(_peer_id(peer))
-        if let_in_again is not None:
-            self._pubsub.blacklisted_peers.discard(let_in_again)
+        self._blocked[_peer_id(peer)] = None
         self._running().start_soon(self._network.close_peer, _peer_id(peer))
 
     # Streams

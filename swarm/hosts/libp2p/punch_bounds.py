@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from swarm.address_groups import is_public
-from swarm.token_bucket import TokenBucket
+from swarm.token_bucket import TokenBuckets
 
 ADDRESSES: Final = 2  # dialled of one peer at once
 DIALS_PER_IP: Final = 12
@@ -35,15 +35,8 @@ class PunchBounds:
     """``take`` says whether one more dial of an IP address is allowed."""
 
     def __init__(self) -> None:
-        self._all: TokenBucket | None = None
-        self._of_ip: dict[str, TokenBucket] = {}
+        self._all: TokenBuckets[str] = TokenBuckets(1 / DIALS_EVERY_SECONDS, DIALS, 1)
+        self._of_ip: TokenBuckets[str] = TokenBuckets(1 / DIALS_PER_IP_EVERY_SECONDS, DIALS_PER_IP, IPS)
 
     def take(self, ip: str, now_seconds: float) -> bool:
-        if self._all is None:
-            self._all = TokenBucket(1 / DIALS_EVERY_SECONDS, DIALS, now_seconds=now_seconds)
-        if ip not in self._of_ip:
-            while len(self._of_ip) >= IPS:
-                del self._of_ip[next(iter(self._of_ip))]
-            every_seconds = DIALS_PER_IP_EVERY_SECONDS
-            self._of_ip[ip] = TokenBucket(1 / every_seconds, DIALS_PER_IP, now_seconds=now_seconds)
-        return self._of_ip[ip].take(1, now_seconds=now_seconds) and self._all.take(1, now_seconds=now_seconds)
+        return self._of_ip.take(ip, now_seconds=now_seconds) and self._all.take("", now_seconds=now_seconds)

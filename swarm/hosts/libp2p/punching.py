@@ -31,8 +31,8 @@ from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.errors import StarlingError, UnreachableError
+from swarm.deadlines import deadline
 from swarm.host import PeerId, Stream
-from swarm.hosts.deadlines import deadline
 from swarm.hosts.libp2p.containment import Failures, innermost_cause
 from swarm.hosts.libp2p.punch_bounds import PunchBounds, SocketAddress, punchable
 from swarm.hosts.libp2p.relaying.circuit_messages import (

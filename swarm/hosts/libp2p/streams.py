@@ -13,8 +13,8 @@ from libp2p.network.stream.net_stream import NetStream
 from libp2p.peer.id import ID
 
 from protocol.errors import StarlingError, UnreachableError
+from swarm.deadlines import deadline
 from swarm.host import Handshake, PeerId, Stream, StreamHandler
-from swarm.hosts.deadlines import deadline
 from swarm.hosts.libp2p.connecting.dial_failures import reason_of
 from swarm.hosts.libp2p.connecting.network import DoorwayNetwork
 from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures

@@ -10,8 +10,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from protocol.errors import UnreachableError
+from swarm.deadlines import deadline
 from swarm.host import Address, Handshake, PeerId
-from swarm.hosts.deadlines import deadline
 from swarm.hosts.simulated.conditions import NetworkConditions
 from swarm.hosts.simulated.gossip_ends import GossipEnd, Neighbour, Score
 from swarm.hosts.simulated.simulated_handshake import perform_handshake

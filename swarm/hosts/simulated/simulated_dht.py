@@ -9,8 +9,8 @@ from typing import Protocol
 import anyio
 
 from protocol.errors import UnreachableError
+from swarm.deadlines import deadline
 from swarm.host import Address, PeerId
-from swarm.hosts.deadlines import deadline
 from swarm.hosts.simulated.conditions import NetworkConditions
 from swarm.hosts.simulated.simulated_connections import SimulatedConnections
 

@@ -15,8 +15,8 @@ from anyio.abc import TaskGroup
 from protocol import limits
 from protocol.errors import StarlingError, UnreachableError
 from protocol.identity import NodeKey
+from swarm.deadlines import deadline
 from swarm.host import Address, Handshake, PeerId, Receiver, Relaying, Stream, StreamHandler, Traffic, Validator
-from swarm.hosts.deadlines import deadline
 from swarm.hosts.simulated.conditions import NetworkConditions
 from swarm.hosts.simulated.flooding import GossipFlood
 from swarm.hosts.simulated.gossip_ends import Neighbour, Score

@@ -35,7 +35,7 @@ from swarm.blobs.upload_turns import STREAMS_PER_PEER
 from swarm.host import Stream
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers.reputation import Conduct
-from swarm.stream_reader import StreamReader
+from swarm.stream_reader import StreamReader, send_within
 
 LARGE = 10 * CHUNK_BYTES + 1234
 
@@ -471,22 +471,21 @@ def parts_of_an_upload(directory: Path, *, takes_at_once: bool, chunks: int = 16
     """Returns the lengths of the parts in which a blob of so many chunks goes to a peer."""
     parts: list[int] = []
 
+    async def counted(stream: Stream, part: bytes, seconds: float) -> None:
+        parts.append(len(part))
+        await send_within(stream, part, seconds)
+        if not takes_at_once:
+            await anyio.sleep(blobs_module.QUICK_SECONDS * 2)
+
     async def story() -> None:
         async with World(directory).nodes(2) as (here, there):
             there.store.put(content(chunks * CHUNK_BYTES))
-            hand_over = there.server._hand_over
-
-            async def counted(stream: Stream, part: bytes) -> None:
-                parts.append(len(part))
-                await hand_over(stream, part)
-                if not takes_at_once:
-                    await anyio.sleep(blobs_module.QUICK_SECONDS * 2)
-
-            there.server._hand_over = counted
             (fetched,) = await here.fetch(here.wanted(content(chunks * CHUNK_BYTES), there))
             assert fetched.reason is None
 
-    play(story)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blobs_module, "send_within", counted)
+        play(story)
     return parts
 
 

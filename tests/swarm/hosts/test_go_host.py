@@ -28,12 +28,11 @@ from swarm.hosts.go.go_host import GoHost
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.settings import ServiceSettings
 from tests.hang_guard import HANG_SECONDS
-from tests.swarm.conftest import ECHO, GoWorld, echo, skip_without_daemon
+from tests.swarm.conftest import ECHO, GoWorld, echo
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"
 BLOB_BYTES = 3_000_000
 KEY = bytes(range(32))  # of a provider record
-with_daemon = pytest.fixture(autouse=False)(skip_without_daemon)
 
 # A daemon that starts well and then answers the question who is connected with a wire type that does not exist.
 LYING_DAEMON = """#!{python}
@@ -66,7 +65,7 @@ def in_trio(story, *arguments) -> None:
 # Together with py-libp2p
 
 
-def test_hosts_of_both_kinds_hear_each_other_and_pass_blobs_both_ways(with_daemon) -> None:
+def test_hosts_of_both_kinds_hear_each_other_and_pass_blobs_both_ways() -> None:
     async def story() -> None:
         go, py = GoHost(NodeKey.generate(), [LISTEN]), Libp2pHost(NodeKey.generate(), [LISTEN])
         heard: dict[str, list[bytes]] = {"go": [], "py": []}
@@ -96,7 +95,7 @@ def test_hosts_of_both_kinds_hear_each_other_and_pass_blobs_both_ways(with_daemo
     in_trio(story)
 
 
-def test_last_bytes_before_an_end_arrive_and_a_sender_notices_that_its_reader_left(with_daemon) -> None:
+def test_last_bytes_before_an_end_arrive_and_a_sender_notices_that_its_reader_left() -> None:
     async def story() -> None:
         go, py = GoHost(NodeKey.generate(), [LISTEN]), Libp2pHost(NodeKey.generate(), [LISTEN])
         arrived: list[int] = []
@@ -171,7 +170,7 @@ def _keep(into: list[bytes]):
 # A daemon that ends, is absent, or is another's
 
 
-def test_daemon_killed_in_a_transfer_ends_the_host_and_a_new_process_would_start_it_again(with_daemon) -> None:
+def test_daemon_killed_in_a_transfer_ends_the_host_and_a_new_process_would_start_it_again() -> None:
     async def story() -> None:
         one, other = GoHost(NodeKey.generate(), [LISTEN]), GoHost(NodeKey.generate(), [LISTEN])
         other.handle(ECHO, echo)
@@ -191,7 +190,7 @@ def test_daemon_killed_in_a_transfer_ends_the_host_and_a_new_process_would_start
     in_trio(story)
 
 
-def test_daemon_ends_with_a_process_that_is_killed(with_daemon, tmp_path: Path) -> None:
+def test_daemon_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
     program = (
         "import trio\nfrom protocol.identity import NodeKey\nfrom swarm.hosts.go.go_host import GoHost\n"
         "async def main():\n"
@@ -233,7 +232,7 @@ def test_private_cluster_is_refused_on_the_go_host() -> None:
         choosing.host_for(settings, NodeKey.generate(), Anything())  # type: ignore[arg-type]
 
 
-def test_port_of_another_node_is_refused_although_daemons_could_share_it(with_daemon) -> None:
+def test_port_of_another_node_is_refused_although_daemons_could_share_it() -> None:
     async def story() -> None:
         first = GoHost(NodeKey.generate(), [LISTEN])
         async with first.run():
@@ -245,7 +244,7 @@ def test_port_of_another_node_is_refused_although_daemons_could_share_it(with_da
     in_trio(story)
 
 
-def test_process_that_is_not_the_daemon_is_not_served(with_daemon, tmp_path: Path) -> None:
+def test_process_that_is_not_the_daemon_is_not_served(tmp_path: Path) -> None:
     async def story() -> None:
         host = GoHost(NodeKey.generate(), [LISTEN], home=tmp_path)
         served: list[Stream] = []

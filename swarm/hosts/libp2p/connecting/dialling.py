@@ -16,8 +16,8 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from multiaddr.exceptions import Error as MultiaddrError  # type: ignore[import-untyped]
 
 from protocol.errors import UnreachableError
+from swarm.deadlines import deadline
 from swarm.host import Address, PeerId
-from swarm.hosts.deadlines import deadline
 from swarm.hosts.libp2p.connecting.dial_failures import dial_failure, has_failed_in_handshake
 from swarm.hosts.libp2p.connecting.network import HANDSHAKE_SECONDS, DoorwayNetwork
 from swarm.hosts.libp2p.containment import PEER_FAILURES

@@ -15,11 +15,11 @@ peer heard longest ago is pushed out.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from libp2p.peer.id import ID
 
+from swarm.recent import Recent
 from swarm.token_bucket import TokenBucket
 
 OWN_RATE, OWN_BURST = 0.01, 0.2  # CPU seconds per second, and at once
@@ -50,7 +50,7 @@ class Allowances:
     """Times are seconds of one clock, passed in."""
 
     def __init__(self) -> None:
-        self._peers: OrderedDict[ID, Allowance] = OrderedDict()
+        self._peers: Recent[ID, Allowance] = Recent(PEERS_REMEMBERED)
         self._common: TokenBucket | None = None
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class Allowances:
     def of(self, peer: ID, *, now_seconds: float) -> Allowance:
         found = self._peers.get(peer)
         if found is None:
-            found = self._peers[peer] = Allowance(
+            found = Allowance(
                 TokenBucket(OWN_RATE, OWN_BURST, now_seconds=now_seconds),
                 TokenBucket(RESENT_BYTES_PER_SECOND, RESENT_BYTES_AT_ONCE, now_seconds=now_seconds),
                 TokenBucket(ASKED_IDS_PER_SECOND, ASKED_IDS_AT_ONCE, now_seconds=now_seconds),
@@ -67,9 +67,7 @@ class Allowances:
                 TokenBucket(SUBSCRIPTIONS_PER_SECOND, SUBSCRIPTIONS_AT_ONCE, now_seconds=now_seconds),
                 TokenBucket(CONTROLS_PER_SECOND, CONTROLS_AT_ONCE, now_seconds=now_seconds),
             )
-            if len(self._peers) > PEERS_REMEMBERED:
-                self._peers.popitem(last=False)
-        self._peers.move_to_end(peer)
+        self._peers[peer] = found
         return found
 
     def charge(self, peer: ID, cpu_seconds: float, *, now_seconds: float) -> float:

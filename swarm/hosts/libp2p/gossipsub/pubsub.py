@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import nullcontext
 
 import anyio
@@ -63,15 +63,24 @@ class VerdictPubsub(Pubsub):
     """Publish and subscribe with our validators.
 
     ``on_bug`` is called with what our validators and receivers raise; refused RPCs are counted in ``refusals``.
+    Nothing of ``blocked`` peers is read.
     """
 
-    def __init__(self, host: IHost, mesh: Mesh, on_bug: Callable[[Exception], None], refusals: Counter[str]) -> None:
+    def __init__(
+        self,
+        host: IHost,
+        mesh: Mesh,
+        on_bug: Callable[[Exception], None],
+        refusals: Counter[str],
+        blocked: Container[ID] = (),
+    ) -> None:
         super().__init__(host, mesh, strict_signing=True, msg_id_constructor=message_id)
         self.seen_messages.stop()  # the library's cache has a thread and no bound
         self.seen_messages = SeenMessages(time.monotonic)  # type: ignore[assignment]
         self.mesh = mesh
         self._on_bug = on_bug
         self._refusals = refusals
+        self._blocked = blocked
         self._receivers: dict[str, tuple[Validator, Receiver]] = {}
         self._incoming: defaultdict[ID, list[anyio.CancelScope]] = defaultdict(list)
         self._registering: set[ID] = set()
@@ -90,6 +99,9 @@ class VerdictPubsub(Pubsub):
             await anyio.sleep(0.02)  # the last message taken from a queue is still being written
 
     # Peers
+
+    def is_peer_blacklisted(self, peer_id: ID) -> bool:
+        return peer_id in self._blocked
 
     async def _handle_new_peer(self, peer_id: ID) -> None:
         if peer_id in self._registering:  # over another connection; the library would open a second stream

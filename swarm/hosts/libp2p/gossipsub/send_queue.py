@@ -8,11 +8,12 @@ waits for many peers is kept once.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 
 from libp2p.pubsub.pb import rpc_pb2
 
 from swarm.hosts.libp2p.gossipsub.messages import message_id
+from swarm.recent import Recent
 
 QUEUED_RPCS = 512  # the library's 32 lose bursts, which are repaired only at a heartbeat
 QUEUED_BYTES = 2 * 1024 * 1024
@@ -26,7 +27,7 @@ class SendQueue:
     def __init__(self) -> None:
         self._messages: deque[rpc_pb2.RPC] = deque()
         self._controls: deque[rpc_pb2.RPC] = deque()
-        self._unwanted: OrderedDict[bytes, None] = OrderedDict()
+        self._unwanted: Recent[bytes, None] = Recent(UNWANTED_IDS)
         self.queued_bytes = 0
 
     def __len__(self) -> int:
@@ -44,8 +45,6 @@ class SendQueue:
     def leave_out(self, key: bytes) -> None:
         """Notes that the peer does not want the message with this id."""
         self._unwanted[key] = None
-        if len(self._unwanted) > UNWANTED_IDS:
-            self._unwanted.popitem(last=False)
 
     def pop(self) -> rpc_pb2.RPC | None:
         while waiting := self._controls or self._messages:

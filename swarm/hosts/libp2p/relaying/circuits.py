@@ -23,9 +23,9 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, PeerId, Status, S
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.errors import StarlingError, UnreachableError
+from swarm.deadlines import deadline
 from swarm.host import PeerId as PeerName
 from swarm.host import Stream
-from swarm.hosts.deadlines import deadline
 from swarm.hosts.libp2p.containment import innermost_cause
 from swarm.hosts.libp2p.relaying.circuit_messages import (
     CIRCUIT,

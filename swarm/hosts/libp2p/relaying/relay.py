@@ -20,9 +20,9 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Limit, PeerId, Re
 
 from protocol.errors import StarlingError
 from protocol.identity import PEER_ID_BYTES
+from swarm.deadlines import deadline
 from swarm.host import PeerId as PeerName
 from swarm.host import Stream
-from swarm.hosts.deadlines import deadline
 from swarm.hosts.libp2p.relaying.circuit_messages import (
     STOP_PROTOCOL,
     SocketAddress,
