@@ -42,6 +42,12 @@ ROWS: Final = (
         for name in ("wren", "robin", "finch")
     ),
     Row(
+        "the same: greatest fall of any task, of any of the three models, in any run",
+        "demo",
+        "≤ 0.1",
+        "{greatest fall of a task, together|.2f} together; {greatest fall of a task, alone|.2f} alone",
+    ),
+    Row(
         "four models, each with one skill of four: cumulative reward of 4 own and 4 foreign groups against 8 own",
         "sharing",
         "≥ +50 %",
