@@ -27,7 +27,7 @@ left a hole: an adapter's passes, with three for each matrix, took up to twice a
 these caches the pieces are joined with the hole. That cost no time that was measurable.
 
 TORCHDYNAMO_DISABLE: nothing here is compiled by torch. Without this, bitsandbytes, which peft imports, asks for the
-compiler when it is imported: a second and 40 MB more for every learner.
+compiler when it is imported: a second and 40 MB more for every learner of an adapter.
 """
 
 from __future__ import annotations

@@ -1,13 +1,29 @@
-"""A LoRA adapter over a base model."""
+"""A LoRA adapter over a base model, by peft.
+
+peft is imported where an adapter is made. It imports bitsandbytes and torch's compiler, which takes a fifth of a node's
+start, and most nodes of small models train whole weights.
+"""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
 from transformers import PreTrainedModel
+
+if TYPE_CHECKING:
+    from peft import LoraConfig, PeftModel
+    from peft.tuners.lora import LoraLayer
+
+
+def is_adapted(model: PreTrainedModel | PeftModel) -> TypeGuard[PeftModel]:
+    return hasattr(model, "peft_config")
+
+
+def is_adapted_layer(module: nn.Module) -> TypeGuard[LoraLayer]:
+    return hasattr(module, "lora_A")
 
 
 def with_adapter(base: PreTrainedModel, rank: int) -> PeftModel:
@@ -16,6 +32,8 @@ def with_adapter(base: PreTrainedModel, rank: int) -> PeftModel:
     The adapter is in float32 whatever the base is in. Its A holds arbitrary values: ``first_factors`` has those that a
     policy begins with.
     """
+    from peft import get_peft_model
+
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # peft uses a name that transformers has since changed
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
@@ -23,16 +41,17 @@ def with_adapter(base: PreTrainedModel, rank: int) -> PeftModel:
 
 
 def adapter_config(rank: int) -> LoraConfig:
+    from peft import LoraConfig
+
     return LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
 def adapter_configuration(model: PreTrainedModel | PeftModel) -> dict[str, Any] | None:
     """Returns what another program must know of the adapter that ``model`` has, as peft's files name it; None without
     one."""
-    if not isinstance(model, PeftModel):
+    if not is_adapted(model):
         return None
-    config = model.peft_config[model.active_adapter]
-    assert isinstance(config, LoraConfig)
+    config: Any = model.peft_config[model.active_adapter]
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

@@ -5,15 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from node.configuration import PolicySection, chosen
-from node.policy.adapter import with_adapter
+from node.policy.adapter import is_adapted, with_adapter
 from node.policy.base_weights import base_weights_digest
 from node.policy.device import choose_device, choose_dtype
 from node.policy.family import family_of
@@ -23,6 +22,9 @@ from node.policy.loading import load_base
 from node.policy.model_files import model_folder
 from node.policy.model_name import model_name
 from node.policy.tokens import TokenTable, load_tokens
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +48,7 @@ class Policy:
     @property
     def base(self) -> PreTrainedModel:
         """The Hugging Face model without an adapter's wrapper; its modules are the adapted ones."""
-        base = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+        base = self.model.get_base_model() if is_adapted(self.model) else self.model
         assert isinstance(base, PreTrainedModel)
         return base
 
@@ -73,7 +75,7 @@ class Policy:
     @property
     def adapted_parameters(self) -> int:
         """How many parameters the model under the adapter has; 0 where all weights are trained."""
-        if not isinstance(self.model, PeftModel):
+        if not is_adapted(self.model):
             return 0
         return self.parameters - sum(p.numel() for p in self.trainable().values())
 

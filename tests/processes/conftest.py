@@ -218,8 +218,9 @@ class Processes:
         torch: bool = True,
         starling: Sequence[str] = (),
     ) -> NodeProcess:
-        """``starling`` is the command, where it is not that of the sources; ``torch``: with a learner that trains."""
-        command = starling or with_stand_ins("" if torch else "learner")
+        """``starling`` is the command, where it is not that of the sources; ``torch``: with a learner that trains, and
+        rests after each round."""
+        command = starling or with_stand_ins("rest" if torch else "learner")
         node = NodeProcess(home or self.root / "home", self.environment, flags, max_file_bytes, command)
         self._programs.append(node)
         return node

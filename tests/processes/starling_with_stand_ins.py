@@ -1,8 +1,9 @@
 """``starling`` with stand-ins for what needs torch: ``python -m`` this, what to replace, a verb, its flags.
 
-``learner`` is replaced by ``stand_in_learner``, ``evaluation`` by one that names the newest checkpoint and finds every
-model as good as every other. The verbs themselves, supervisors, swarm processes and the demonstration, whose nodes get
-the same stand-ins, are the real ones.
+``learner`` is replaced by ``stand_in_learner``; with ``rest`` it is the real one, which rests between rounds
+(``resting_learner``); ``evaluation`` by one that names the newest checkpoint and finds every model as good as every
+other. The verbs themselves, supervisors, swarm processes and the demonstration, whose nodes get the same stand-ins, are
+the real ones.
 """
 
 from __future__ import annotations
@@ -50,12 +51,13 @@ def evaluate_policy(
 
 def replace(what: str) -> None:
     member.STARLING = (sys.executable, "-P", "-m", THIS, what)
-    if "learner" in what:
-        start.LEARNER_COMMAND = (sys.executable, "-P", "-m", "tests.processes.stand_in_learner")
-    if "evaluation" in what:
-        module = ModuleType("node.evaluation.evaluation")
-        module.evaluate_policy = evaluate_policy  # type: ignore[attr-defined]
-        sys.modules[module.__name__] = module
+    for name, module in (("learner", "stand_in_learner"), ("rest", "resting_learner")):
+        if name in what.split(","):
+            start.LEARNER_COMMAND = (sys.executable, "-P", "-m", f"tests.processes.{module}")
+    if "evaluation" in what.split(","):
+        stand_in = ModuleType("node.evaluation.evaluation")
+        stand_in.evaluate_policy = evaluate_policy  # type: ignore[attr-defined]
+        sys.modules[stand_in.__name__] = stand_in
 
 
 if __name__ == "__main__":

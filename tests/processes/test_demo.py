@@ -23,7 +23,7 @@ MODELS = ("demo", "--models", "builtin:wren,builtin:robin")
 
 def test_the_demonstration_compares_together_with_alone_on_equal_budgets_and_cleans_up(processes: Any) -> None:
     file = processes.root / "demo.json"
-    ended = processes.run(*MODELS, "--tokens", "4000", "--prompts", "4", "--json", str(file))
+    ended = processes.run(*MODELS, "--tokens", "2000", "--prompts", "2", "--json", str(file))
     assert ended.returncode == 0, ended.stderr
     report = json.loads(file.read_text())
     assert [result["model"] for result in report["models"]] == ["builtin:wren", "builtin:robin"]
@@ -47,7 +47,7 @@ def test_the_demonstration_compares_together_with_alone_on_equal_budgets_and_cle
 def test_the_demonstration_of_a_family_averages_weights_and_shows_their_agreement(processes: Any) -> None:
     file = processes.root / "demo.json"
     small = (
-        "--tokens", "4000", "--set", "averaging.every_rounds=2",
+        "--tokens", "2000", "--set", "averaging.every_rounds=2",
         "--set", "learner.own_groups=4", "--set", "swarm.heartbeat_seconds=1",
     )  # fmt: skip
     flags = ("--family", "--models", "builtin:wren,builtin:wren", *small, "--json", str(file))

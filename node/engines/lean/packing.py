@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -29,6 +28,7 @@ from node.engines.lean.projections import (
     ThinProduct,
 )
 from node.kernels.products import Products
+from node.policy.adapter import is_adapted_layer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,7 +219,7 @@ class LiveAdapter:
 def dense_of(module: nn.Module) -> nn.Linear | None:
     """Returns the module's plain matrix, None if it is applied in another way than x Wᵀ + b + s (x Aᵀ) Bᵀ."""
     base: Any = module
-    if isinstance(module, LoraLayer):
+    if is_adapted_layer(module):
         base = module.get_base_layer()
         if any(name in module.lora_variant for name in module.active_adapters):
             return None  # such as DoRA
@@ -229,7 +229,7 @@ def dense_of(module: nn.Module) -> nn.Linear | None:
 
 def adapters_of(module: nn.Module) -> list[LiveAdapter]:
     """Returns the adapters that are active and not already merged into the module's weight."""
-    if not isinstance(module, LoraLayer) or module.merged or module.disable_adapters:
+    if not is_adapted_layer(module) or module.merged or module.disable_adapters:
         return []
     adapted: Any = module
     return [

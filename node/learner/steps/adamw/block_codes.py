@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
+from types import ModuleType
 
 import torch
-from bitsandbytes import functional
 from torch import Tensor
 
 from node.fit.optimizer_size import BLOCK
@@ -15,9 +16,15 @@ from node.learner.steps.adamw.slices import slices_of
 
 
 @cache
+def operators() -> ModuleType:
+    """Returns bitsandbytes' operators, imported when they are first needed: that takes a tenth of a node's start."""
+    return import_module("bitsandbytes.functional")
+
+
+@cache
 def code_book(device: torch.device, *, signed: bool) -> Tensor:
     """Returns the (256,) float32 numbers in [-1, 1], or [0, 1], that the codes stand for, ascending."""
-    book: Tensor = functional.create_dynamic_map(signed=signed).to(device)  # type: ignore[no-untyped-call]
+    book: Tensor = operators().create_dynamic_map(signed=signed).to(device)
     return book
 
 
@@ -42,7 +49,7 @@ class BlockCodes:
         device = self.codes.device
         for part in slices_of(self.codes.numel()):
             codes, scales = self.part(part)
-            rounded, state = functional.quantize_blockwise(
+            rounded, state = operators().quantize_blockwise(
                 values.reshape(-1)[part].to(device), code=code_book(device, signed=self.signed), blocksize=BLOCK
             )
             codes.copy_(rounded)
@@ -54,7 +61,7 @@ class BlockCodes:
         for part in slices_of(self.codes.numel()):
             codes, scales = self.part(part)
             book = code_book(codes.device, signed=self.signed)
-            values.view(-1)[part] = functional.dequantize_blockwise(codes, absmax=scales, code=book, blocksize=BLOCK)
+            values.view(-1)[part] = operators().dequantize_blockwise(codes, absmax=scales, code=book, blocksize=BLOCK)
         return values
 
 

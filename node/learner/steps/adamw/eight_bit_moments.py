@@ -20,11 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from bitsandbytes import functional
 from torch import Tensor
 
 from node.learner.memory.errors import completed
-from node.learner.steps.adamw.block_codes import BlockCodes, code_book
+from node.learner.steps.adamw.block_codes import BlockCodes, code_book, operators
 from node.learner.steps.adamw.constants import BETA1, BETA2, EPSILON
 from node.learner.steps.adamw.saved_moments import SavedMoments
 from node.learner.steps.adamw.slices import slices_of
@@ -52,7 +51,7 @@ class EightBitMoments:
         live = (weights.view(-1)[part], *moments.first.part(part), *moments.second.part(part))
         changing = live if weights.device.type == "cuda" else tuple(tensor.clone() for tensor in live)
         values, first, first_scales, second, second_scales = changing
-        functional.optimizer_update_8bit_blockwise(
+        operators().optimizer_update_8bit_blockwise(
             "adam",
             gradient,
             values,
