@@ -71,7 +71,7 @@ def skills_at(number: int, *, alone: bool) -> dict[str, float]:
         "spell_backward": rise(number, 40, 18, 0.12, 0.56),
         "fraction_simplification": rise(number, 70, 30, 0.10, 0.44),
         "basic_arithmetic": rise(number, 150, 50, 0.08, 0.31),
-        "base_conversion": rise(number, 200, 60, 0.08, 0.17),
+        "number_filtering": rise(number, 200, 60, 0.08, 0.17),
         "number_sorting": rise(number, 30, 14, 0.06, 0.76),
         "rotate_matrix": 0.01,
     }

@@ -27,7 +27,9 @@ def device_memory_bytes(device: torch.device) -> int | None:
 
 
 def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
-    """Returns for "auto" bfloat16 on a GPU that supports it, otherwise float32, faster for small models on a CPU."""
+    """Returns for "auto" bfloat16 on a GPU that computes in it, otherwise float32. That is faster for small models on a
+    CPU, and on a GPU before Ampere, which only emulates bfloat16."""
     if wanted == "auto":
-        return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
+        computes = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if computes else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]

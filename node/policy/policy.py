@@ -92,6 +92,7 @@ class Policy:
         Raises ``ConfigurationError`` if the model cannot be found, read or used on the configured device.
         """
         device = choose_device(section.device)
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans each new length for 23 to 37 ms, and keeps every plan
         dtype = choose_dtype(section.dtype, device)
         rank, four_bit = chosen(section.adapter_rank, 0), chosen(section.four_bit, False)
         if four_bit:

@@ -29,7 +29,7 @@ def _resting(reporter: Callable[[BinaryIO], Callable[[Event], None]]) -> Callabl
 
 
 if __name__ == "__main__":
-    learner_process._reporter = _resting(learner_process._reporter)
+    setattr(learner_process, "_reporter", _resting(learner_process._reporter))  # noqa: B010  # for mypy it is a function
     code = learner_process.main()
     sys.stderr.flush()
     os._exit(code)  # as the learner's own module does

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
+
+MASK_ALIGNMENT: Final = 8  # values: 16 bytes in bfloat16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +30,18 @@ class Past:
 
 # queries (B, N, size) → o (B, N, size) in the queries' dtype, l (B, N, 1) in float32.
 Attention = Callable[[Tensor, Past], tuple[Tensor, Tensor]]
+
+
+def aligned_down(slot: int, device: torch.device) -> int:
+    """Returns the slot at or before ``slot`` with which a mask's window may begin: kernels of GPUs read masks by
+    ``MASK_ALIGNMENT`` values, and refuse a window that begins between two such steps."""
+    return slot if device.type == "cpu" else slot - slot % MASK_ALIGNMENT
+
+
+def empty_mask(rows: int, kv_heads: int, slots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns (rows, kv heads, slots) zeros, of which each row begins aligned."""
+    stride = -(-slots // MASK_ALIGNMENT) * MASK_ALIGNMENT
+    return torch.zeros((rows, kv_heads, stride), dtype=dtype, device=device)[:, :, :slots]
 
 
 def scores_of(queries: Tensor, past: Past) -> Tensor:

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from node.engines.cache_size import NO_CACHE, AttentionShape, CachePlan, plan_cache
 from node.engines.decoder import Drafts, Prefilled, right_aligned
 from node.engines.lean.architectures import Architecture, ModelShape, shape_of
-from node.engines.lean.attention import attention_for, joined
+from node.engines.lean.attention import attention_for, empty_mask, joined
 from node.engines.lean.packing import LayerWeights, Norm, WeightPacker
 from node.engines.lean.passes import Pass, RowPositions
 from node.engines.lean.rotations import Rotations
@@ -314,4 +314,4 @@ class LeanDecoder:
         return divided_keys, values.view(*outer, slots, shape.head_size)
 
     def _mask(self, count: int, slots: int) -> Tensor:
-        return torch.zeros((count, self._shape.kv_heads, slots), dtype=self._dtype, device=self._device)
+        return empty_mask(count, self._shape.kv_heads, slots, self._dtype, self._device)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engines.lean.attention import Attention, Past
+from node.engines.lean.attention import Attention, Past, aligned_down
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +132,7 @@ class SharedPrompts:
     def _seat(self, rows: int) -> None:
         held = self._held
         lengths = self._lengths[:held]
-        self._first = self._slots - int(lengths.max(initial=0))
+        self._first = aligned_down(self._slots - int(lengths.max(initial=0)), self._device)
         self._padded = bool((lengths != self._slots - self._first).any())
         self._seats = _seats_of(self._prompt[:rows], held, self._kv_heads, len(self._prompt), self._device)
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engines.lean.attention import Past
+from node.engines.lean.attention import Past, aligned_down
 
 
 class RowTimeline:
@@ -68,10 +68,11 @@ class RowTimeline:
         """Afterwards slot ``now`` exists: rows that fill the timeline to its end are moved to its front."""
         if self.now < self._slots:
             return
-        length = self.now - self._first
+        first = self._earliest
+        length = self.now - first
         moved = max(self._lead, length)
         for cache in (self.keys, self.values):
-            cache[:, :, :, moved - length : moved] = cache[:, :, :, self._first : self.now].clone()
+            cache[:, :, :, moved - length : moved] = cache[:, :, :, first : self.now].clone()
         self.starts = np.maximum(self.starts - (self.now - moved), 0)
         self.now = moved
         self._starts_changed(slice(0, self._room))
@@ -98,7 +99,8 @@ class RowTimeline:
         self._window()
 
     def _window(self) -> None:
-        """Sets which slots the present rows need, and whether some row starts later than others."""
+        """Sets which slots are read, and whether some row starts later than the first of these."""
         present = self.starts[: self.rows]
-        self._first = int(present.min()) if self.rows else self.now
+        self._earliest = int(present.min()) if self.rows else self.now
+        self._first = aligned_down(self._earliest, self._device)
         self._ragged = bool((present != self._first).any())

@@ -19,7 +19,7 @@ from protocol.messages import Heartbeat, TaskSuccess
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
 
 TASKS = (
-    "base_conversion",
+    "number_filtering",
     "basic_arithmetic",
     "fraction_simplification",
     "number_sorting",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from node.configuration import ObjectiveSection
+from node.configuration import ObjectiveSection, PolicySection
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.forward import (
     MicroBatch,
@@ -22,6 +23,7 @@ from node.learner.objective.forward import (
 )
 from node.learner.objective.loss import BatchTotals, objective_loss
 from node.learner.objective.spans import RaggedSpans
+from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
 from tests.node.learner.objective.tiny_networks import ARCHITECTURES, built, completion, gradients, groups
 
@@ -132,6 +134,20 @@ def test_temperature_scales_the_logits() -> None:
 def test_network_check_passes_for_architectures_that_are_computed_correctly(architecture: str, recompute: bool) -> None:
     model = built(architecture, torch.float32)
     check_network(model, Network.of(model), recompute=recompute)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("name", ["wren", "robin", "finch"])
+def test_network_check_passes_for_trained_models_in_bfloat16_and_refuses_a_permuted_head(
+    name: str, recompute: bool
+) -> None:
+    model = Policy.load(PolicySection(model=f"builtin:{name}", dtype="bfloat16", device="cpu")).model
+    network = Network.of(model)
+    check_network(model, network, recompute=recompute)
+    permuted = copy.deepcopy(network.head)
+    permuted.weight = torch.nn.Parameter(network.head.weight.roll(1, dims=0))
+    with pytest.raises(ConfigurationError, match="cannot be trained"):
+        check_network(model, replace(network, head=permuted), recompute=recompute)
 
 
 def test_network_check_refuses_recomputation_of_a_model_whose_layers_are_not_all_known() -> None:
