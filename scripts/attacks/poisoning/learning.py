@@ -22,7 +22,7 @@ from node.configuration import Config, PolicySection
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
 from node.events import Event, Fault, ForeignGroups, RoundDone
-from node.learner import loop
+from node.learner.assembly import wiring
 from node.learner.assembly.wiring import learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.influence.guard import InfluenceState
@@ -136,7 +136,7 @@ def _learner(
     intake = WaitingIntake(board, tasks, config.learner, lambda: board.now_seconds)
     with ExitStack() as stack:
         if not guarded:
-            stack.enter_context(patch.object(loop, "Guard", NoGuard))
+            stack.enter_context(patch.object(wiring, "Guard", NoGuard))
         learner = learner_of(
             config,
             policy,
