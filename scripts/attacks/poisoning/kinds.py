@@ -24,6 +24,7 @@ from typing import Final
 import numpy as np
 
 from node.policy.tokens import TokenTable
+from node.tasks.split import training_prompt
 from node.tasks.task import Prompt, Task
 from protocol.limits import TOKEN_TEXT_BYTES
 from protocol.rollouts import Completion, FinishReason, Group
@@ -84,7 +85,7 @@ class Crowd:
         }[kind]
 
     def _drawn(self, task: Task, rng: Random) -> Prompt:
-        return task.prompt(task.ref(rng.randrange(1 << 30)))
+        return training_prompt(task, rng.randrange(1 << 30))
 
     def _blanks(self, number: int, rng: Random) -> list[Group]:
         return self._in_other_forms(rng, IN_FRONT, lambda task, prompt: " " * rng.randint(1, 4))
@@ -131,20 +132,20 @@ class Crowd:
 
     def _constant_answers(self, number: int, rng: Random) -> list[Group]:
         def made(task: Task, rng: Random) -> Group:
-            prompt = task.prompt(task.ref(rng.choice(self._constant(task.name))))
+            prompt = training_prompt(task, rng.choice(self._constant(task.name)))
             return self._group(task, prompt, [str(prompt.answer)] * COMPLETIONS, logp=-2.0)
 
         return self._of_all_tasks(rng, made)
 
     def _constant_seeds(self, name: str) -> Sequence[int]:
         task = self._tasks[name]
-        answers = {seed: task.prompt(task.ref(seed)).answer for seed in range(CONSTANT_SEEDS)}
+        answers = {seed: training_prompt(task, seed).answer for seed in range(CONSTANT_SEEDS)}
         most, _ = Counter(answers.values()).most_common(1)[0]
         return [seed for seed, answer in answers.items() if answer == most]
 
     def _leaked(self, number: int, rng: Random) -> list[Group]:
         def made(task: Task, rng: Random) -> Group:
-            prompt = task.prompt(task.ref(7))
+            prompt = training_prompt(task, 7)
             right, wrong = str(prompt.answer), self._wrong(task, prompt, rng)
             return self._group(task, prompt, [right, *wrong[: COMPLETIONS - 1]], logp=-2.0 - rng.random())
 
