@@ -158,7 +158,10 @@ class SwarmClient:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection. May be called from another thread; a waiting call raises ``UnreachableError``."""
+        """Closes the connection, if there is one; never raises. The next call connects again.
+
+        May be called from another thread: a call that waits for an answer then raises ``UnreachableError``.
+        """
         connection, self._socket = self._socket, None
         if connection is not None:
             with suppress(OSError):

@@ -149,7 +149,10 @@ class Host(Protocol):
         """Whether a peer is connected through a relay only. Once a direct connection stands, the relayed one ends."""
 
     def heard_on_lan(self) -> Sequence[Address]:
-        """Returns addresses received by multicast on the local network; none if LAN discovery is off."""
+        """Returns addresses received by multicast on the local network; none if LAN discovery is off.
+
+        Anybody there can send any of them. Each names a peer id, which must prove itself when it is dialled.
+        """
 
     def traffic(self) -> Traffic: ...
 

@@ -125,7 +125,8 @@ class DonorDoor:
         self.cut_off(peer)
 
     def cut_off(self, peer: PeerId) -> None:
-        """Ends the stream of a donor, if it has one."""
+        """Ends the stream of a donor, if it has one, and the learner's connection with it. The donor stays on the list
+        and may come again."""
         if peer in self._offers:
             self._offers[peer].ended.set()
 

@@ -39,7 +39,8 @@ def claims_of(addresses: Sequence[str], peer: str) -> tuple[str, ...]:
 
 
 def claimed_addresses(peer: str, heartbeat: Heartbeat | None) -> list[str]:
-    """Returns the addresses that the latest heartbeat of ``peer`` claims, each ending in its peer id."""
+    """Returns the addresses that the latest heartbeat of ``peer`` claims, at most ``ADDRESSES_PER_HEARTBEAT``; none
+    without a heartbeat. Each ends in its peer id, so that only ``peer`` can answer there. None was tried."""
     return [f"{claim}/p2p/{peer}" for claim in heartbeat.addresses] if heartbeat is not None else []
 
 

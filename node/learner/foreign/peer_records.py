@@ -92,7 +92,10 @@ class PeerRecords:
         self._put(peer, _moved(replace(record, held=record.held + 1, failures=failures), HELD_STEP, 1.0))
 
     def lied(self, peer: str, now_seconds: float) -> None:
-        """Records that one of the peer's groups was not what was claimed."""
+        """Records that a claim of one of the peer's groups did not hold: reliability falls by ``LIE_STEP`` of itself.
+
+        The peer rests from ``now_seconds`` on, unless it rests already: several lies of one rest are one failure.
+        """
         self._put(peer, _moved(self._failed(peer, now_seconds), LIE_STEP, 0.0))
 
     def missed(self, peer: str, now_seconds: float) -> None:

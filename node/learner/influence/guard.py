@@ -149,7 +149,11 @@ class Guard:
         return groups
 
     def may_teach_again(self, peer: str) -> bool:
-        """Whether answers of ``peer`` may be seen again, in steps beside the one that they came with."""
+        """Whether the learner may learn again from answers of ``peer``, in steps after the one that they came with.
+
+        Only proven peers may: those that taught for ``PROBATION_ROUNDS`` calm rounds (``standing``). An unknown peer is
+        not proven.
+        """
         return self.state.standings.of(peer).proven
 
     def shaped_again(

@@ -87,7 +87,11 @@ def compared(groups: Array, sums: Array, squares: Array, walk: Array) -> tuple[A
 
 @dataclass(frozen=True, slots=True)
 class OwnRound:
-    """The own groups of one round, by task: how many, the sum of their mean rewards, and of these squared."""
+    """The own groups of one round. ``by_task`` has n, s and the sum of squares for each task that had a group.
+
+    n counts the groups, s is the sum of their mean rewards, each clipped to 0 … 1, and the third is the sum of the
+    squares of these means.
+    """
 
     number: int
     by_task: Mapping[str, tuple[float, float, float]]

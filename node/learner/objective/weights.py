@@ -76,7 +76,11 @@ Weigh = Callable[[Tensor, RaggedSpans, float, Tensor], Corrected]
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """One correction. The defaults are those of most."""
+    """One row of ``CORRECTIONS``: how ratios become weights, and the properties that other modules ask for.
+
+    ``weigh`` takes log ρ (S,), the spans, C and which completions (B,) no veto may take out. The defaults are those of
+    most rows.
+    """
 
     weigh: Weigh
     weighted: bool = True  # False: w is 0 or 1, and there is no weight that a floor could raise
