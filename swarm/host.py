@@ -113,7 +113,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Relaying:
-    """What a host relays for others, and through whom it is reached itself."""
+    """What a host relays for others, and the relays through which it is reached itself."""
 
     serves: bool = False  # as relay, for those who ask
     reservations: int = 0  # places of others here

@@ -78,7 +78,7 @@ class DonorDoor:
         return peer in self._offers
 
     def offers(self, terms: LendTerms) -> api.DonorOffers:
-        """Returns the donors that wait; ``terms`` are told to those that come from now on, and those that were told
+        """Returns the donors that wait. Those that come from now on get ``terms``, and those that got
         others are cut off: they come again."""
         if self._terms is not None and terms != self._terms:
             for offer in self._offers.values():

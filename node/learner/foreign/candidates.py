@@ -60,7 +60,7 @@ class ForeignCandidate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerifiedGroup:
-    """A group every claim of which holds that can be checked."""
+    """A group whose every checkable claim holds."""
 
     foreign: ForeignGroup
     prompt: Prompt
