@@ -1,4 +1,4 @@
-"""Whom a node is connected to, in the few bytes that a heartbeat has for it.
+"""The peers to which a node is connected, in the few bytes that a heartbeat has for them.
 
     prefix      first 4 bytes of SHA-256("starling/connection/1\\0" ‖ peer id in base58)
     field       prefixes one after the other, in ascending order, at most ``limits.CONNECTION_PREFIXES``
@@ -24,5 +24,5 @@ def connection_prefix(peer: str) -> bytes:
 
 
 def connections_field(peers: Iterable[str]) -> bytes:
-    """Returns the field for these peers; of more than the bound, those with the smallest prefixes."""
+    """Returns the field for these peers; where there are more than the bound, for those with the smallest prefixes."""
     return b"".join(sorted(set(map(connection_prefix, peers)))[: limits.CONNECTION_PREFIXES])

@@ -69,7 +69,8 @@ class NodeKey:
 
     @property
     def private_bytes(self) -> bytes:
-        """The seed, 32 bytes: for the libp2p host of this node alone."""
+        """The private key, which is Ed25519's seed of 32 bytes (RFC 8032). It is for the libp2p host of this node only,
+        and must not be logged or sent."""
         return self._key.private_bytes_raw()
 
     def _pem(self) -> bytes:

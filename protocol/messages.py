@@ -85,7 +85,7 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag="heartbeat"):
     groups_shared: Counter
     groups_used: Counter
     tasks: Annotated[tuple[TaskSuccess, ...], Meta(max_length=limits.TASKS_PER_HEARTBEAT)]
-    # Whom it is connected to, for pictures alone: ``protocol.connections``. Since minor version 1.
+    # The peers to which it is connected, only for pictures: ``protocol.connections``. Since minor version 1.
     connected: Annotated[bytes, Meta(max_length=limits.CONNECTIONS_BYTES)] = b""
     # Where it can be dialled: multiaddrs without the sender's own /p2p/<peer id> at the end. Since minor version 2.
     addresses: Annotated[

@@ -165,7 +165,7 @@ def content_hash(group: Group) -> bytes:
 
 
 def advert_of(group: Group, blob: bytes) -> GroupAdvert:
-    """The advert of a group of which ``encode_group`` made ``blob``: what a receiver finds when it decodes the blob."""
+    """The advert of a group and of its ``blob``, from ``encode_group``: it claims what a receiver finds in the blob."""
     return GroupAdvert(
         blob=blob_id(blob),
         size=len(blob),

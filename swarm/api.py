@@ -92,7 +92,7 @@ class ReachStatus(Struct, frozen=True):
 
 
 class LendingStatus(Struct, frozen=True):
-    """Of a donor: to whom it lends its engine, and whether it does now."""
+    """Of a donor: the owner to which it lends its engine, and whether it does now."""
 
     owner: str  # peer id
     model: str = ""  # that the owner asked for; empty while it does not lend
@@ -280,7 +280,7 @@ class Judge(Struct, frozen=True, tag="judge"):
 
 
 class AskDonors(Struct, frozen=True, tag="donors"):
-    """Answered by ``DonorOffers``. ``terms`` are told to donors that come from now on."""
+    """Answered by ``DonorOffers``. Donors that come from now on get ``terms``."""
 
     terms: LendTerms
 

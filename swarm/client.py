@@ -129,11 +129,11 @@ class SwarmClient:
         self._ask(api.Judge(peer, blob, judgement, detail), api.Done)
 
     def donors(self, terms: LendTerms) -> list[api.DonorOffer]:
-        """Returns the donors whose streams wait; those that come from now on are told ``terms``."""
+        """Returns the donors whose streams wait; those that come from now on get ``terms``."""
         return list(self._ask(api.AskDonors(terms), api.DonorOffers).donors)
 
     def use_donor(self, peer: str) -> socket.socket:
-        """Takes a donor's stream and returns it, as the connection that this client had; it connects anew for its next
+        """Takes a donor's stream and returns it, as the connection that this client had; it connects again for its next
         call. Raises ``UnreachableError`` where the donor does not wait."""
         self._ask(api.UseDonor(peer), api.Carrying)
         stream, self._socket = self._socket, None
@@ -158,7 +158,10 @@ class SwarmClient:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection. May be called from another thread; a waiting call raises ``UnreachableError``."""
+        """Closes the connection, if there is one; never raises. The next call connects again.
+
+        May be called from another thread: a call that waits for an answer then raises ``UnreachableError``.
+        """
         connection, self._socket = self._socket, None
         if connection is not None:
             with suppress(OSError):

@@ -113,7 +113,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Relaying:
-    """What a host relays for others, and through whom it is reached itself."""
+    """What a host relays for others, and the relays through which it is reached itself."""
 
     serves: bool = False  # as relay, for those who ask
     reservations: int = 0  # places of others here
@@ -149,7 +149,10 @@ class Host(Protocol):
         """Whether a peer is connected through a relay only. Once a direct connection stands, the relayed one ends."""
 
     def heard_on_lan(self) -> Sequence[Address]:
-        """Returns addresses received by multicast on the local network; none if LAN discovery is off."""
+        """Returns addresses received by multicast on the local network; none if LAN discovery is off.
+
+        Anybody there can send any of them. Each names a peer id, which must prove itself when it is dialled.
+        """
 
     def traffic(self) -> Traffic: ...
 

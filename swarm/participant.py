@@ -54,8 +54,8 @@ Duty = Callable[[], Coroutine[Any, Any, object]]
 
 
 class Participant:
-    """Call ``run`` once. ``on_banned`` is called with each peer that is banned; ``emit`` is told ``ready``, ``alone``,
-    ``connected`` and ``banned``."""
+    """Call ``run`` once. ``on_banned`` is called with each peer that is banned; ``emit`` is called with ``ready``,
+    ``alone``, ``connected`` and ``banned``."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What is remembered of whom was heard last, so that strangers without number cannot make it grow."""
+"""Bounded memory of the peers that were heard last: any number of strangers cannot make it grow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Recent(OrderedDict[K, V]):
 
 
 class RecentAmounts:
-    """How much each peer or network had of something of late: bytes that it was served, seconds that it was connected.
+    """How much each peer or network had of something lately: bytes that it was served, seconds that it was connected.
 
     Each amount halves every ``half_life_seconds``. A name that is forgotten had nothing.
     """

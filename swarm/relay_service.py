@@ -29,8 +29,8 @@ REPORT_SECONDS: Final = 10.0  # between two reports of changes at least
 class RelayService:
     """Call ``run`` once; while it runs, ``answer`` serves clients concurrently.
 
-    ``emit`` is told what ``Participant`` tells, ``peers`` when their number or what is relayed has changed, ``reach``
-    when it is known from where this peer can be dialled, and ``left``.
+    ``emit`` is called with the events of ``Participant``, ``peers`` when their number or what is relayed has changed,
+    ``reach`` when it is known from where this peer can be dialled, and ``left``.
     """
 
     def __init__(

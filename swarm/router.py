@@ -9,7 +9,8 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class OpenedPort:
-    """A TCP port of the router that leads to this node, as the router says; what it says is not proved."""
+    """A TCP port of the router that leads to this node, as the router says. Nobody has dialled it: ``dial_back`` shows
+    whether the port is reached from outside."""
 
     method: str  # "PCP", "NAT-PMP" or "UPnP"
     external_ip: str  # IPv4

@@ -97,7 +97,11 @@ class CompressedOffer:
 
 
 def begin(weights: Weights, steps: int = 0) -> CompressedState:
-    """The state before the first outer step: φ = θ, e = 0; ``steps`` counts earlier ones."""
+    """Returns the state before the first outer step: φ = θ, e = 0, and no distance is known.
+
+    ``weights`` may have any dtype and device; they are copied to float32 on the CPU. ``steps`` is the number of outer
+    steps taken before, 0 for a new replica.
+    """
     outer = {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights.items()}
     residual = {name: torch.zeros_like(tensor) for name, tensor in outer.items()}
     return CompressedState(outer, residual, np.zeros(len(outer), np.float32), steps)

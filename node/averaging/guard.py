@@ -4,7 +4,7 @@ A step is on trial from the round after it: the weights from before it are kept,
 versions are compared with those from before (``trial``). It ends with the first round that shows harm, after
 ``TRIAL_ROUNDS`` rounds, or with the next step. A partner that did harm is not averaged with for ``AVOIDED_SECONDS``.
 
-Bounded: ``PARTNERS`` peers, of which the one that averaged longest ago goes first, those that did harm last;
+Bounded: ``PARTNERS`` peers; the one that averaged longest ago goes first, and those that did harm go last;
 ``trial.REMEMBERED`` numbers for each of our own tasks; one copy of the weights.
 """
 
@@ -69,7 +69,7 @@ class AveragingGuard:
     spoilt: tuple[int, int] = (0, 0)  # versions, the second excluded, of the last step that was taken back
 
     def began(self, step: StepTrial) -> None:
-        """Puts a step on trial; one that still was passes."""
+        """Puts a step on trial. An earlier step that is still on trial passes."""
         self.passed()
         self.trial = step
 

@@ -2,7 +2,7 @@
 
     end of a round     θ_offered ← θ, a copy; a separate thread looks for a partner j and receives j's blob
     later rounds       θ learns; φ', … ← the rule's outer step (``rules``) on θ_offered and the blob, on that thread
-    end of a round     θ ← φ' + (θ − θ_offered); compressed, also plus what no update has told of yet
+    end of a round     θ ← φ' + (θ − θ_offered); compressed, also plus what no update has sent yet
 
 so that learning never waits for an exchange, and nothing that was learnt during one is lost.
 

@@ -104,7 +104,7 @@ class Batch:
         self._sampled = np.zeros(rows, dtype=np.int64)  # tokens that each row has
         self._remaining = np.zeros(rows, dtype=np.int64)  # tokens that each row may still have
         self._present = 0
-        # a start of which more rows may join: its index, its prefill, its index there
+        # a start that more rows may continue: its index, its prefill, its index there
         self._half_joined: tuple[int, Prefilled[Any], int] | None = None
 
     def run(self, draws: Draws, eos_ids: Sequence[int]) -> list[Sampled]:

@@ -37,7 +37,7 @@ class AttentionShape:
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes of the queries', keys' and values' matrices: the only weights of which the decoder keeps a copy.
+        """Bytes of the queries', keys' and values' matrices: the only weights that the decoder copies.
 
         With adapters merged it also keeps a copy of every other matrix that they adapt.
         """

@@ -120,7 +120,7 @@ class Engine(Protocol):
 
     @rows.setter
     def rows(self, rows: int) -> None:
-        """Counts from the next call on. Raises ``ValueError`` below 1."""
+        """Sets it from the next call on. Raises ``ValueError`` below 1."""
 
     def remember(self, prompt_ids: Sequence[int], answers: Sequence[Sequence[int]]) -> None:
         """Takes answers of other nodes: later samples may be guessed from them, which changes no sample. Called from

@@ -27,9 +27,10 @@ Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer, (rows, kv
 
 
 class GenericDecoder:
-    """``Decoder`` over ``model(...)``. It reads the live modules, so ``refresh`` does nothing.
+    """``Decoder`` over ``model(...)``, for decoders whose layers keep keys and values (rows, kv heads, slots, size).
 
-    Raises ``ConfigurationError`` for a model whose state is not keys and values alone.
+    It reads the live modules, so ``refresh`` does nothing. Rows hold their own prompts: ``free_prompts`` is None.
+    Raises ``ConfigurationError``, when it is made, for a model with layers that keep another kind of state.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:

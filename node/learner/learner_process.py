@@ -57,7 +57,12 @@ class StopRequest:
 
 
 def main() -> int:
-    """Returns the exit code. Standard output carries events alone; what libraries print there goes to the log."""
+    """Runs the learner with the settings in the first line of standard input, and returns its exit code.
+
+    The code is ``ExitCode.USAGE`` where standard input ends before that line, otherwise that of ``run_learner``.
+    SIGTERM asks the learner to stop; SIGINT is ignored. Only events go to standard output: what libraries print there
+    goes to the log.
+    """
     began = time.monotonic()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles a terminal's Ctrl-C
     stop = StopRequest()

@@ -105,13 +105,16 @@ class KeyChange(Struct, frozen=True, array_like=True):
 
 
 class Credential(Struct, frozen=True, array_like=True):
-    """The document with which a peer proves that it is a member."""
+    """The document with which a peer proves that it is a member: a join by an invitation, or the owner's certificate.
+
+    ``document`` is signed, and nothing here verifies it: ``protocol.cluster.admission`` does.
+    """
 
     kind: Literal["join", "certificate"]
     document: Document
 
     def encode(self) -> bytes:
-        """The bytes that others receive."""
+        """Returns the bytes that others receive; ``decode_credential`` reads them."""
         return msgspec.msgpack.encode(self)
 
 
@@ -171,7 +174,10 @@ def open_key_change(raw: bytes, *, owner: bytes) -> KeyChange:
 
 
 def decode_credential(raw: bytes) -> Credential:
-    """Raises ``OversizedError`` or ``MalformedError``. The document in it is not verified."""
+    """Returns the credential in bytes of a peer. The document in it is neither decoded nor verified.
+
+    Raises ``OversizedError`` above ``limits.DOCUMENT_BYTES``, ``MalformedError`` for bytes that are no credential.
+    """
     return wire.decode(raw, Credential, max_bytes=limits.DOCUMENT_BYTES)
 
 

@@ -19,7 +19,8 @@ from protocol.errors import ProtocolError
 
 
 class RefusalReason(StrEnum):
-    """Stable, short names for counters and programs."""
+    """Why a member refuses a peer, a document or a change. The values are stable: they travel in ``HandshakeRefusal``,
+    and counters and programs use them."""
 
     DAMAGED = "damaged"  # does not decode, is too large, or fails its checksum
     VERSION = "version"

@@ -33,7 +33,10 @@ def payload_of(body: Struct) -> bytes:
 
 
 def sign_document(key: NodeKey, domain: bytes, body: Struct) -> bytes:
-    """The document: ``body`` with the signature of ``key``."""
+    """Returns the document of ``body``, signed by ``key`` over ``domain`` and the payload (Ed25519, RFC 8032).
+
+    The same arguments give the same bytes. Raises ``ValueError`` as ``payload_of`` does.
+    """
     payload = payload_of(body)
     return msgspec.msgpack.encode((payload, key.sign(domain, payload)))
 

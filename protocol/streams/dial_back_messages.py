@@ -34,5 +34,8 @@ DialBackMessage = TypeVar("DialBackMessage", DialBackQuestion, DialBackAnswer)
 
 
 def decode_dial_back_message(raw: bytes, kind: type[DialBackMessage]) -> DialBackMessage:
-    """The message in the body of a frame. Raises ``OversizedError`` or ``MalformedError``."""
+    """Returns the message of ``kind`` in the body of a frame, with every field within its bounds.
+
+    Raises ``OversizedError`` above ``limits.DIAL_BACK_BYTES``, ``MalformedError`` for anything but such a message.
+    """
     return wire.decode(raw, kind, max_bytes=limits.DIAL_BACK_BYTES)

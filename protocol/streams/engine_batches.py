@@ -37,7 +37,7 @@ class SamplingBatch:
     """What one generation samples."""
 
     starts: tuple[Start, ...]
-    groups: int  # some of which may have no start: they are complete from the beginning
+    groups: int  # a group without a start is complete from the beginning
     temperature: float
     seed: int
     rows: int

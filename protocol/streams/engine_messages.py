@@ -132,7 +132,7 @@ class EngineProgress(Struct, frozen=True, array_like=True, tag="progress"):
     weights: Hash32  # their hash, as verified when they were loaded
     running: bool
     steps: Counter  # looks at what was sampled: they rise while it goes on
-    complete: Count32  # groups of which every completion has ended
+    complete: Count32  # groups whose completions have all ended
     left: Count32  # completions that can be handed over and did not fit into this answer
     which: bytes
     lengths: bytes

@@ -1,4 +1,4 @@
-"""The answer on ``/starling/manifest/1``: the manifest of which an open swarm's id is the hash.
+"""The answer on ``/starling/manifest/1``: the manifest whose hash is an open swarm's id.
 
     asker → nothing;  other → one frame of ``protocol.streams.framing`` with the manifest's canonical bytes
 

@@ -51,7 +51,10 @@ class Compressed:
 
 
 def encode_compressed(layout: TensorLayout, update: bytes, part: WeightSlice) -> bytes:
-    """The blob of a slice, and of an update as ``encode_update`` returns it."""
+    """Returns the blob of a slice and of an update, which are this node's own: neither is checked.
+
+    ``update`` is what ``encode_update`` returned for ``layout``. ``part.steps`` has one step for each tensor, (T,).
+    """
     header = _Header(layout.digest, len(update), part.stride, part.phase, part.bits, part.steps.astype("<f4").tobytes())
     return join_frame(COMPRESSED_MAGIC, header, [update, pack_codes(part)])
 

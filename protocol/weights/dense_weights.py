@@ -46,7 +46,12 @@ def encode_dense(layout: TensorLayout, tensors: Sequence[Patterns]) -> bytes:
 
 
 def dense_parts(layout: TensorLayout, tensors: Sequence[Patterns]) -> list[bytes | memoryview]:
-    """The same in parts, without a copy of contiguous arrays, for blobs too large to be in memory twice."""
+    """Returns the blob of ``encode_dense`` in parts, to be written one after the other: the header, then each tensor.
+
+    For blobs that are too large to be in memory twice: parts of contiguous arrays share the arrays' memory, so nothing
+    may write to these before the parts are used. Raises ``ValueError`` unless ``tensors`` are the layout's, by number
+    of elements, as uint16.
+    """
     if [tensor.size for tensor in tensors] != list(layout.sizes) or any(t.dtype != np.uint16 for t in tensors):
         raise ValueError("the tensors must be those of the layout, as 16-bit patterns")
     header = join_frame(WEIGHTS_MAGIC, _Header(layout.digest, _PADDING), [])

@@ -26,7 +26,7 @@ PARAMETERS: Final = 32  # 0 to 31: gaps lie below 2^32
 
 
 def rice_bytes(histogram: Gaps, parameter: int) -> int:
-    """The length in bytes of the coding of gaps of which ``histogram[g]`` equal g."""
+    """The length in bytes of the coding of gaps, where ``histogram[g]`` gaps equal g."""
     count = int(histogram.sum())
     quotients = int((histogram * (np.arange(len(histogram)) >> parameter)).sum())
     return parameter * -(-count // 8) + -(-(count + quotients) // 8)

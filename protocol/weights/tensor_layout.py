@@ -48,7 +48,7 @@ class TensorLayout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The number of elements of each tensor."""
+        """The number of elements of each tensor, in the order of ``tensors``: each 1 to ``limits.TENSOR_ELEMENTS``."""
         return tuple(math.prod(shape) for _, shape in self.tensors)
 
     @cached_property

@@ -61,7 +61,7 @@ class DiffSection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightDiff:
-    """A diff of which header, lengths and section digests were checked."""
+    """A diff whose header, lengths and section digests were checked."""
 
     base: bytes  # 32 bytes, ``weights_hash`` of the weights that it changes
     target: bytes  # 32 bytes, of the weights that it leads to

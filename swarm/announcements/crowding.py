@@ -1,4 +1,4 @@
-"""Who makes room where what others announced is kept and the room is used up: it depends on the sender's standing.
+"""Which announced entries leave when the room for them is used up: it depends on the sender's standing.
 
 | standing | share of the room | whose oldest entry goes when the share is used up |
 |---|---|---|
@@ -77,7 +77,7 @@ class SenderShares(Generic[Key]):
         return list(share.entries) if share is not None else []
 
     def regrade(self) -> None:
-        """Asks anew for the standing of every sender. ``crowded_out`` then makes room."""
+        """Looks up the standing of every sender again. ``crowded_out`` then makes room."""
         for sender, share in self._shares.items():
             self._grade(sender, share)
 

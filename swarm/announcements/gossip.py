@@ -58,7 +58,10 @@ OnAnnouncement = Callable[[Announcement], None]
 
 
 class GossipRefusal(StrEnum):
-    """Why a well-formed, signed announcement is not accepted. Other messages are counted by their ``ProtocolError``."""
+    """Why a well-formed, signed announcement is not accepted. Its body is not decoded then.
+
+    The values are stable: counters carry them. Other messages are counted by the ``reason`` of their ``ProtocolError``.
+    """
 
     BANNED = "banned"  # its sender is banned
     NO_MEMBER = "no_member"  # its sender is no member of this private cluster

@@ -53,7 +53,7 @@ class GroupSharing:
         return api.SeenGroups(tuple(self._pool.after(request.after, request.limit, self._wall_clock())))
 
     def on_advert(self, peer: PeerId, advert: RolloutAdvert) -> None:
-        """Keeps what a peer announced, but for groups of our own."""
+        """Keeps the groups that a peer announced, except our own."""
         foreign = tuple(g for g in advert.groups if g.blob not in self._own_blobs)
         if foreign:
             fresh = RolloutAdvert(advert.family, advert.tokenizer, advert.policy_version, foreign)

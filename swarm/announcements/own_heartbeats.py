@@ -36,13 +36,13 @@ class OwnHeartbeats:
         return self._heartbeat.family
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """The learner's own heartbeat. Another model is said at once."""
+        """Takes the learner's heartbeat. Another model is announced at once."""
         if heartbeat.model != self._heartbeat.model:
             self._due.set()
         self._heartbeat, self._beaten_at_seconds = heartbeat, self._wall_clock()
 
     def set_paused(self, paused: bool) -> None:
-        """Says a change at once."""
+        """Announces a change at once."""
         if paused != self.paused:
             self._due.set()
             self._heartbeat = msgspec.structs.replace(self._heartbeat, phase="starting", tokens_per_second=0.0)
@@ -50,7 +50,7 @@ class OwnHeartbeats:
         self.paused = paused
 
     def said_now(self) -> Heartbeat:
-        """Returns what peers are told at this moment, but for whom we are connected to and where we can be dialled."""
+        """Returns the heartbeat of this moment without our connections and the addresses where we can be dialled."""
         if self.paused:
             return msgspec.structs.replace(self._heartbeat, phase="paused", tokens_per_second=0.0)
         if self._has_learner and self._wall_clock() - self._beaten_at_seconds > LEARNER_SILENT_SECONDS:

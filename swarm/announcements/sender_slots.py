@@ -33,7 +33,7 @@ class SenderAllowance:
 
     @property
     def messages_per_second(self) -> float:
-        """What is accepted in the long run."""
+        """Messages a second that are accepted in the long run."""
         return self.messages_a_slot / self.slot_seconds + RESERVE / RESERVE_SECONDS
 
     @property

@@ -117,7 +117,7 @@ def reason_to_decline(
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Our proposals since the offer was made, none of which led to an exchange."""
+    """Our proposals since the offer was made. None of them led to an exchange."""
 
     proposals: Mapping[PeerId, int]  # to each peer
     excluded: frozenset[PeerId] = frozenset()  # peers that would decline the same offer again

@@ -1,4 +1,4 @@
-"""Which peers of the family we average with, by what exchanges with them came to: pure functions of time and outcomes.
+"""Which peers of the family we average with, by how exchanges with them ended: pure functions of time and outcomes.
 
     after a failed exchange      not again for ``PAUSES`` times as long as it took, doubled with every failure that no
                                  commit followed
@@ -15,7 +15,7 @@ is here, strangers do not pause together, and all are partners that have been he
 a newcomer has nobody else, and met the honest ones when it came.
 
 Bounded to ``REMEMBERED`` peers; the one that failed longest ago is forgotten first. To push out one failure takes as
-many other failures, of which each takes its pause.
+many other failures, each with its own pause.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REMEMBERED: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class FailedExchanges:
-    """Of one peer, since its last commit."""
+    """The failed exchanges of one peer since its last commit."""
 
     count: int
     until_seconds: float  # no exchange with it before

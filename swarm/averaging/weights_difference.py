@@ -34,7 +34,7 @@ _AT_ONCE: Final = 1 << 13  # values: few enough that intermediate results stay i
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Norms of what the encoding sends, as above."""
+    """Euclidean norms of what the encoding sends, over all tensors: θ if it is dense, c if it is compressed."""
 
     norm: float  # ‖theirs − ours‖
     own_norm: float  # ‖ours‖

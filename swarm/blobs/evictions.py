@@ -33,7 +33,7 @@ class EvictableBlob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InterruptedFetch:
-    """The files of a fetch that nobody continues now."""
+    """The files of a fetch that no task continues now."""
 
     blob_bytes: int  # of the whole blob
     held_bytes: int  # on the disk
@@ -41,7 +41,7 @@ class InterruptedFetch:
 
     @property
     def is_small(self) -> bool:
-        """Whether the blob may be a group, of which anybody can advertise any number."""
+        """Whether the blob may be a group. Anybody can advertise any number of groups."""
         return self.blob_bytes <= GROUP_BLOB_BYTES
 
 

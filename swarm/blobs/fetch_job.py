@@ -161,4 +161,5 @@ class UnusableStreamError(ProtocolError):
 
 
 class BusyError(UnusableStreamError):
-    """The peer serves too many others; it may be asked again in a while."""
+    """The peer serves too many others. That is no fault of it: it may be asked again in a while, and keeps its
+    reputation."""

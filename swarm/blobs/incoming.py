@@ -116,8 +116,8 @@ class HandedOver:
 
 
 def write_whole(target: Path, parts: Sequence[bytes | memoryview], unfinished: Path) -> None:
-    """Writes a file that appears whole, by a rename from the folder ``unfinished``, or not at all. Raises
-    ``OSError``."""
+    """Writes a file that appears whole, by a rename from the folder ``unfinished``, or not at all, for every
+    process that reads it. It is not synced: after a loss of power it may be empty. Raises ``OSError``."""
     temporary = unfinished / f"{target.name}.{os.getpid()}-{os.urandom(4).hex()}"
     unfinished.mkdir(parents=True, exist_ok=True)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def flat_folder(directory: Path) -> Path:
 
 
 def set_aside_flat_folder(directory: Path) -> None:
-    """Renames ``directory`` if blobs lie in it directly, and makes it anew. Its unfinished fetches stay where they
+    """Renames ``directory`` if blobs lie in it directly, and creates it again. Its unfinished fetches stay where they
     were. Takes the same time for any number of blobs."""
     aside = flat_folder(directory)
     if aside.exists() or not _has_flat_blobs(directory):

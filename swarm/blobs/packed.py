@@ -9,7 +9,7 @@ Guarantees:
 
 - A blob is there whole or not at all, whenever this process or another one is killed. ``get`` verifies the content
   against its id; content that does not verify is dropped.
-- A database that is damaged, or of another version, is deleted and begun anew: all blobs can be fetched again. So is
+- A database that is damaged, or of another version, is deleted and created again: all blobs can be fetched again. So is
   one that was open when the machine went down, since nothing is synced to the disk before ``close``: the file beside it
   that ``close`` deletes names the boot of the system. Where the system names none, a killed process counts as that.
 - A call takes some ten microseconds, and memory stays at a few MiB for any number.
@@ -80,7 +80,7 @@ log = logging.getLogger(__name__)
 
 
 def boot_of_system() -> str:
-    """Returns what is the same until the system starts again, empty where it does not say."""
+    """Returns a text that stays the same until the system starts again; empty where the system has none."""
     try:
         return BOOT.read_text(encoding="ascii").strip()
     except OSError:
@@ -115,7 +115,7 @@ class PackedBlobs:
 
     @property
     def dead_bytes(self) -> int:
-        """What of it is free for further blobs."""
+        """The part of the database that is free for further blobs."""
         return self._read(lambda database: _number(database, "PRAGMA freelist_count"), 0) * PAGE_BYTES
 
     def growth_bytes(self, size: int) -> int:
@@ -251,7 +251,7 @@ class PackedBlobs:
             self._keep_spare()
 
     def close(self) -> None:
-        """Gives the database free; the next call opens it again."""
+        """Closes the database; the next call opens it again."""
         database, self._open = self._open, None
         if database is None:
             return
@@ -295,7 +295,7 @@ class PackedBlobs:
         return self._with_database(changed)
 
     def _with_database(self, use: Callable[[sqlite3.Connection], T]) -> T:
-        """Raises ``OSError``. A damaged database is begun anew, once."""
+        """Raises ``OSError``. A damaged database is created again, once."""
         for attempt in (1, 2):
             try:
                 return use(self._opened())

@@ -162,7 +162,7 @@ class ContentStore:
 
     @contextmanager
     def reading(self, blob: bytes) -> Iterator[BlobReader]:
-        """Gives the blob, which is not evicted meanwhile. Raises ``NotHereError``."""
+        """Yields the blob, which is not evicted within the context. Raises ``NotHereError``."""
         content = self.packed_content(blob)
         if content is not None:
             yield BlobReader(len(content), content)
@@ -262,7 +262,7 @@ class ContentStore:
         self._room.raise_budget(budget_bytes)
 
     def close(self) -> None:
-        """Gives the database free for another object; the next call opens it again."""
+        """Closes the database, so that another object may use it; the next call opens it again."""
         with suppress(OSError):
             self._packed.flush(self._wall_clock())
         self._packed.close()

@@ -1,4 +1,4 @@
-"""Who is served when more peers want blobs than the server can serve at once.
+"""Which peers are served when more of them want blobs than the server can serve at once.
 
 An answer is sent in parts, and each part needs a turn. Turns go to the peer with the best reputation, and among equals
 to the one that was served least of late: first by network, then by peer. So a peer that asks for less than an equal
@@ -8,7 +8,7 @@ share while others wait. A peer that takes no bytes for ``SLOW_SECONDS`` does no
 Streams are bounded, ``STREAMS_PER_PEER`` for each peer; when all are open, the one that waits longest without a request
 makes room. Requests under way are bounded too. One that finds them full pushes out, in this order: one of a peer with a
 lower reputation; of the same reputation, one whose peer took no bytes for ``SLOW_SECONDS``, or was served
-``MARGIN_BYTES`` more. If there is none, it is told that the server is busy.
+``MARGIN_BYTES`` more. If there is none, the answer is that the server is busy.
 """
 
 from __future__ import annotations

@@ -249,7 +249,8 @@ class Membership:
     def _judge_greeting(
         self, theirs: HandshakeGreeting, peer: PeerId, now_seconds: float
     ) -> tuple[Admitted | AdmissionRefused, bytes]:
-        """Returns whom we admit, and the certificate that the owner's node signs; empty if none is needed."""
+        """Returns the member or the refusal, and the certificate that the owner's node signs; empty if none is
+        needed."""
         if theirs.swarm_id != self.cluster.swarm_id:
             return AdmissionRefused(RefusalReason.WRONG_SWARM, f"it is in swarm {theirs.swarm_id.hex()}"), b""
         clocks = judge_clocks(now_seconds, theirs.time_seconds)

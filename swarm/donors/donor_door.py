@@ -78,7 +78,7 @@ class DonorDoor:
         return peer in self._offers
 
     def offers(self, terms: LendTerms) -> api.DonorOffers:
-        """Returns the donors that wait; ``terms`` are told to those that come from now on, and those that were told
+        """Returns the donors that wait. Those that come from now on get ``terms``, and those that got
         others are cut off: they come again."""
         if self._terms is not None and terms != self._terms:
             for offer in self._offers.values():
@@ -125,7 +125,8 @@ class DonorDoor:
         self.cut_off(peer)
 
     def cut_off(self, peer: PeerId) -> None:
-        """Ends the stream of a donor, if it has one."""
+        """Ends the stream of a donor, if it has one, and the learner's connection with it. The donor stays on the list
+        and may come again."""
         if peer in self._offers:
             self._offers[peer].ended.set()
 

@@ -1,7 +1,7 @@
-"""Whom this node takes as a donor: ``DONOR_LIST`` in its data directory, written by the command line and the swarm
+"""The donors that this node takes: ``DONOR_LIST`` in its data directory, written by the command line and the swarm
 process, and the pure rules of admission.
 
-An entry begins as an invitation, of which the hash of its secret is kept, and becomes a donor when the first peer shows
+An entry begins as an invitation, kept as the hash of its secret, and becomes a donor when the first peer shows
 that secret. From then on the peer's id alone counts. An entry that was dropped stays, so that the id stays refused.
 """
 
@@ -104,7 +104,7 @@ def read_donors(path: Path) -> Donors:
 
 
 def may_have_donors(path: Path) -> bool:
-    """Whether the list names somebody who was not dropped, invited or come; also where it cannot be read."""
+    """Whether the list has an invitation or a donor that was not dropped; True also where it cannot be read."""
     try:
         return not all(each.dropped_because for each in read_donors(path))
     except StorageError:

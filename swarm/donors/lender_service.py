@@ -2,7 +2,7 @@
 
 It neither learns nor shares; its heartbeats say so, as a relay's do. It opens streams of ``/starling/lend/1`` to the
 owner alone and serves none. After the terms it passes bytes between the stream and its engine, unread, until either is
-gone; then it begins anew. An owner that refuses for good ends it.
+gone; then it begins again. An owner that refuses for good ends it.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class LenderService:
     """Call ``run`` once. ``engine`` connects to an engine with the model of the terms, started where none runs; it
     raises ``EngineLostError`` where that fails, and any other ``StarlingError`` where it can never succeed.
 
-    ``emit`` is told what ``Participant`` tells, ``lending`` with the terms once the owner took this donor, ``waiting``
-    with the reason when it does not lend, ``refused``, and ``left``.
+    ``emit`` is called with the events of ``Participant``, ``lending`` with the terms once the owner took this donor,
+    ``waiting`` with the reason when it does not lend, ``refused``, and ``left``.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Where a node can be dialled, as its heartbeats claim: what is said, what is read of it, how often it is dialled.
 
 A swarm of hundreds of nodes knows each of them by announcements, and few by address. Claims serve to reach the sender
-of an announcement, and nothing else: nobody dials them for company. Each is dialled as an address of its sender, whose
-key must answer there. Whoever invents identities that all claim the address of somebody else is bounded by
-``ClaimDials``.
+of an announcement, and nothing else: no node dials them only to have more peers. Each is dialled as an address of its
+sender, whose key must answer there. ``ClaimDials`` bounds the dials of identities that all claim the address of
+somebody else.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ def claims_of(addresses: Sequence[str], peer: str) -> tuple[str, ...]:
 
 
 def claimed_addresses(peer: str, heartbeat: Heartbeat | None) -> list[str]:
-    """Returns the addresses that the latest heartbeat of ``peer`` claims, each ending in its peer id."""
+    """Returns the addresses that the latest heartbeat of ``peer`` claims, at most ``ADDRESSES_PER_HEARTBEAT``; none
+    without a heartbeat. Each ends in its peer id, so that only ``peer`` can answer there. None was tried."""
     return [f"{claim}/p2p/{peer}" for claim in heartbeat.addresses] if heartbeat is not None else []
 
 
 class ClaimDials:
     """Bounds the dials of addresses that a peer sent and that were never reached: ``DIALS_PER_IP`` of one IP address at
-    once, others wait; and none once ``FAILURES_AT_ONCE`` were in vain, but for one each ``FAILURE_EVERY_SECONDS``."""
+    once, others wait. Once ``FAILURES_AT_ONCE`` were in vain, only one each ``FAILURE_EVERY_SECONDS``."""
 
     def __init__(self) -> None:
         self._failures: TokenBuckets[str] = TokenBuckets(1 / FAILURE_EVERY_SECONDS, FAILURES_AT_ONCE, IPS_REMEMBERED)

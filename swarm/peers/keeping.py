@@ -38,7 +38,7 @@ KEPT_OLDEST = 8
 TRIAL_HEARTBEATS = 2.5  # for so many times the time between two heartbeats a peer counts without bringing anything
 REPLACED_EVERY_SECONDS = 2.0  # between two peers of no use that are given up for others
 LASTED_SECONDS = 10.0  # a connection that ends sooner was refused: the other node is full
-STRANGERS_STANDING = 0.5  # reputation of a peer of which nothing is known
+STRANGERS_STANDING = 0.5  # reputation of an unknown peer
 
 
 @dataclass(frozen=True, slots=True)

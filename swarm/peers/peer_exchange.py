@@ -1,6 +1,6 @@
 """Peer exchange ``/starling/peers/1``: asks connected peers who else is in this swarm, and answers the same question.
 
-Both sides learn the other's own addresses, of which only those that end in its authenticated peer id count. The answer
+Both sides learn the other's own addresses. Only those that end in its authenticated peer id count. The answer
 gives the known addresses of the peers sought first, then those of others. A node of another swarm gets the answer's
 swarm id and nothing more. ``protocol.streams.peer_messages`` has the messages.
 

@@ -11,7 +11,7 @@ from swarm.peers.peer_table import PeerTable
 from swarm.peers.reputation import ReputationBook
 
 MAX_PEERS_LISTED = 700  # even their longest heartbeats fit one frame of ``api.MAX_FRAME_BYTES``
-MAX_BANNED_LISTED = 100  # so that bans, of which anybody can cause any number, hide no peer
+MAX_BANNED_LISTED = 100  # so that bans hide no peer: anybody can cause any number of them
 
 
 def listed_peers(
@@ -25,8 +25,9 @@ def listed_peers(
 ) -> tuple[api.PeerStatus, ...]:
     """Returns connected, lately banned and other known peers, in this order, the latest heard first.
 
-    At most ``MAX_PEERS_LISTED``, of which ``MAX_BANNED_LISTED`` for being banned. The offset of a peer's clock is that
-    of its last heartbeat; where none was accepted, that of what was refused, ``Gossip.refused_offsets``.
+    At most ``MAX_PEERS_LISTED``, of these at most ``MAX_BANNED_LISTED`` only because they are banned. The offset of a
+    peer's clock is that of its last heartbeat; where none was accepted, that of what was refused,
+    ``Gossip.refused_offsets``.
     """
     connected = list(host.peers())
     heard = reversed(list(table))

@@ -129,7 +129,10 @@ def reputation(record: PeerReputation, now_seconds: float) -> float:
 
 
 def has_held(record: PeerReputation, now_seconds: float) -> bool:
-    """Whether claims of the peer were checked and held, so many that it would be proven by these alone."""
+    """Whether so many claims of the peer were checked and held that it would be proven by these alone.
+
+    The formula is that of ``reputation``, with the held claims as the only good conduct. A banned peer has none.
+    """
     now = decayed(record, now_seconds)
     return not is_banned(record, now_seconds) and (1.0 + now.held) / (2.0 + now.held + now.bad) >= PROVEN_REPUTATION
 

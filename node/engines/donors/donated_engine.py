@@ -290,7 +290,7 @@ class DonatedEngine:
         progress: Sequence[GenerationProgress],
         seconds: float,
     ) -> None:
-        """Reports each donor, and forgets those that are told to be lost."""
+        """Reports each donor, and forgets the lost ones once they are reported."""
         tokens = new_tokens(requests, progress)
         by_peer = {part.donor.peer: part for part in parts}
         lost = {peer for peer, donor in self._donors.items() if donor.is_lost}

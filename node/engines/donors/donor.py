@@ -1,4 +1,4 @@
-"""One donor while it is connected: a thread that keeps it at the newest weights and hands it what it is to sample."""
+"""One donor while it is connected: a thread that gives it the newest weights and the jobs that it samples."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Donor:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be given something: it is connected, idle, and a few diffs at most behind."""
+        """Whether it can be given a job: it is connected, idle, and at most a few diffs behind."""
         with self._changed:
             return self._held_version is not None and self._job is None and self.lost_because is None
 
@@ -83,7 +83,7 @@ class Donor:
             self._changed.notify_all()
 
     def begin(self, job: Job) -> None:
-        """Hands it a job; one that it can no longer do is done, and came to nothing."""
+        """Hands it a job. If the donor can no longer do it, the job is done at once, without samples."""
         with self._changed:
             if self.lost_because is not None:
                 job.done.set()
@@ -92,7 +92,7 @@ class Donor:
             self._changed.notify_all()
 
     def close(self, because: str = "closed") -> None:
-        """Ends its session; a job under way comes to nothing. Returns at once."""
+        """Ends its session; a job under way ends without samples. Returns at once."""
         with self._changed:
             self._closed = True
             self.lost_because = self.lost_because or because

@@ -79,7 +79,11 @@ def chosen_to_check(sampled: Sequence[Sampled], draws: random.Random) -> list[in
 
 
 def fault_of_claims(claimed: NDArray[np.float32], measured: Measured) -> str | None:
-    """Returns what one completion's claims show to be false, or None."""
+    """Returns why one completion's claims cannot be rounding, or None where they can: the rule ``claim`` above.
+
+    ``claimed`` has the T log-probabilities that the donor sent, in nats; ``measured`` has the learner's for the same
+    tokens. A claim that is not a number is a fault.
+    """
     off = np.abs(claimed - measured.logps)
     bound = SLACK + MEAN * len(claimed)
     if not off.sum() <= bound:

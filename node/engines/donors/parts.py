@@ -68,7 +68,10 @@ class DonorPart:
         return sum(each.completions for each in self.starts)
 
     def progress(self, eos_ids: Sequence[int]) -> list[GenerationProgress]:
-        """Returns what it reached, of each of its requests, and counts it as used."""
+        """Returns the progress of each of its requests, in their order, and sets ``tokens`` and ``groups_done`` by it.
+
+        The job must have its samples: one sequence for each completion of ``starts``.
+        """
         sampled = self.job.sampled or []
         reached = progress_of(self.requests, self.starts, sampled, self.limits, self.job.version, eos_ids)
         self.tokens = sum(len(token_ids) for token_ids, _ in sampled)

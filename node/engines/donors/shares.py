@@ -49,7 +49,7 @@ class Pace:
             self.setup_seconds = setup_seconds
 
     def doubt(self) -> None:
-        """Takes what was measured for less certain: an engine that was given nothing shows nothing new either."""
+        """Multiplies the measured times by ``DOUBT``: an engine that was given no group was not measured again."""
         self.setup_seconds *= DOUBT
         self.seen = deque(((count, seconds * DOUBT) for count, seconds in self.seen), maxlen=OBSERVATIONS)
 

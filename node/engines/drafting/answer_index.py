@@ -1,4 +1,4 @@
-"""What is remembered of answers sampled before, by this engine and by others: which token followed which context, and
+"""The memory of answers that this engine and others sampled before: which token followed which context, and
 how answers take up their prompts."""
 
 from __future__ import annotations

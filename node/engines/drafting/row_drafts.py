@@ -84,7 +84,7 @@ class RowDrafts:
         self._began = None  # what it took is not a pass's time alone
 
     def left(self, order: Ints) -> None:
-        """Of the rows present those remain that ``order`` names, in this order."""
+        """Keeps the present rows that ``order`` names, in this order, and drops the others."""
         self._states.copy(order, slice(len(order)))
 
     def took(self, tokens: Ints, uniforms: Uniforms, kept: Ints) -> None:

@@ -39,7 +39,7 @@ def aligned_down(slot: int, device: torch.device) -> int:
 
 
 def empty_mask(rows: int, kv_heads: int, slots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Returns (rows, kv heads, slots) zeros, of which each row begins aligned."""
+    """Returns zeros (rows, kv heads, slots); each row begins at a multiple of ``MASK_ALIGNMENT`` values."""
     stride = -(-slots // MASK_ALIGNMENT) * MASK_ALIGNMENT
     return torch.zeros((rows, kv_heads, stride), dtype=dtype, device=device)[:, :, :slots]
 

@@ -203,7 +203,11 @@ class JoinedProjection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveAdapter:
-    """One active LoRA adapter of a matrix, as its module holds it."""
+    """One active LoRA adapter of a matrix: it adds ``scale`` · (x ``down``ᵀ) ``up``ᵀ to the matrix's output x Wᵀ.
+
+    As ``adapters_of`` returns it, it shares the memory of the module's weights and follows them as they are trained.
+    r is the rank.
+    """
 
     down: Tensor  # (r, in)
     up: Tensor  # (out, r)

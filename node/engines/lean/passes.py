@@ -43,7 +43,7 @@ class RowPositions:
         self._positions[holes] = self._positions[tails]
 
     def advance(self, tokens: NDArray[np.int64] | int) -> None:
-        """Each present row has so many tokens more, or fewer."""
+        """Adds to the number of tokens of each present row; negative for fewer."""
         if isinstance(tokens, int):
             self._positions.add_(tokens)
         else:

@@ -1,4 +1,4 @@
-"""Frames of the engine's protocol over a stream: here a Unix socket, whose calls wait no longer than they are told."""
+"""Frames of the engine's protocol over a stream: here a Unix socket, whose calls have time limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ_BYTES = 1 << 20
 
 class Channel(Protocol):
     """Carries whole frames, both ways. A call raises ``UnreachableError`` where the other end is gone, and
-    ``DeadlineError`` where it does nothing for ``seconds``; None: it may take as long as it likes."""
+    ``DeadlineError`` where it does nothing for ``seconds``; None: there is no limit."""
 
     def send(self, body: bytes, *, seconds: float | None) -> None: ...
 

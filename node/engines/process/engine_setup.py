@@ -1,4 +1,4 @@
-"""What an engine's process is told on its standard input. No torch: what starts one may have none."""
+"""The settings that an engine's process reads on its standard input. No torch: its parent may not have it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ProcessSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineSetup(ProcessSetup, frozen=True, kw_only=True):
-    """Of the embedded engine's."""
+    """The setup of the embedded engine's process."""
 
     policy: dict[str, Any]  # ``PolicySection`` as JSON, with every "auto" decided
     seed: int
@@ -24,6 +24,6 @@ class EngineSetup(ProcessSetup, frozen=True, kw_only=True):
 
 
 class LentSetup(EngineSetup, frozen=True, kw_only=True):
-    """Of the engine that a donor lends."""
+    """The setup of the engine that a donor lends."""
 
     family: str  # hex, of the owner's policy

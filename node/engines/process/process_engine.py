@@ -1,6 +1,6 @@
 """``Engine`` for the learner over an engine in a process of its own, which may die, hang or lie at any moment.
 
-What was under way is then done anew: the process is started again, gets the whole weights that the learner last gave
+The work under way is then repeated: the process is started again, gets the whole weights that the learner last gave
 it, and samples the same batch from the same seed. Groups that were told to have ended stay as they were told
 (``told_requests``), and nothing else of a batch counts before it has ended well, so that a loss changes no round. After
 ``losses.MOST_LOSSES`` losses in a row the embedded engine generates instead, for as long as this process lives. Every

@@ -28,7 +28,7 @@ class ToldRequests:
         self._told: dict[int, GenerationProgress] = {}
 
     def group_ended(self, index: int, sampled: Sequence[Sampled]) -> None:
-        """Takes what was sampled of the completions of request ``index``, all of which have ended."""
+        """Takes what was sampled of the completions of request ``index``; all of them have ended."""
         if self._tell is None or index in self._told:
             return
         starts = [replace(start, request=0) for start in self._starts if start.request == index]

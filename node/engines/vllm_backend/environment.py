@@ -1,7 +1,7 @@
 """The Python environment that vLLM has for itself, because its pins conflict with ours. No vLLM and no torch here.
 
 An environment counts as installed once vLLM was imported in it and the marker was written, which is the last step: an
-installation that was interrupted is none, and the next one begins anew.
+installation that was interrupted does not count, and the next one starts again.
 """
 
 from __future__ import annotations

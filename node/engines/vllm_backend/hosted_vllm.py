@@ -145,7 +145,7 @@ class HostedVllm:
 
 
 def _pack_the_head(model: nn.Module) -> None:
-    """On a CPU vLLM computes with packed copies of matrices, and makes them anew as it loads each; but that of a head
+    """On a CPU vLLM computes with packed copies of matrices, and makes new ones as it loads each; but that of a head
     whose matrix is the embedding's it makes at its start alone (vLLM 0.32)."""
     head = getattr(model, "lm_head", None)
     if head is not None and head.weight.device.type == "cpu":

@@ -39,7 +39,7 @@ def allocate(round_number: int, seed: str, tasks: Sequence[str], *, groups: int,
 
 
 def _task_in_turn(position: int, seed: str, tasks: Sequence[str]) -> str:
-    """Returns a task by its turn. The order is drawn anew after each cycle: over any stretch, counts differ by two at
+    """Returns a task by its turn. A new order is drawn after each cycle: over any stretch, counts differ by two at
     most."""
     cycle, place = divmod(position, len(tasks))
     order = sorted(tasks)

@@ -61,7 +61,7 @@ class Imitation(RightAnswers):
         whole_batch: int,
         draws: random.Random,
     ) -> list[list[Lesson]]:
-        """Returns what to learn from again, one list a step; ``teaches`` says of which peers."""
+        """Returns what to learn from again, one list a step; ``teaches`` says from which peers."""
         known: dict[str, list[tuple[PromptIds, RightAnswer]]] = {task: [] for task in tasks}
         for task in tasks:
             if success.of(task) <= 1 - LEAST_GAIN:

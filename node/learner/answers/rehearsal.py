@@ -1,4 +1,4 @@
-"""Own right answers, seen again: what keeps a skill that the newest rounds say nothing of.
+"""Own right answers, learnt from again, so that a skill stays which the newest rounds do not practise.
 
     A = max(R − V_θ(class), 0)        self-imitation (Oh et al., arXiv 1806.05635), with the baseline of foreign groups
 

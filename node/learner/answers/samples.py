@@ -1,4 +1,4 @@
-"""Which question and answers of a round people may look at: text only, escaped and bounded, now and then.
+"""Chooses a question and answers of a round for people to look at: text only, escaped and bounded, now and then.
 
 Of our own groups one with right and wrong answers is taken where there is one, of the groups of peers one that the
 round learnt from. Tasks take turns, so that the same one is not shown for ever. The best and the worst answers of a
@@ -22,7 +22,7 @@ CUT_BYTES: Final = 4 * SAMPLE_CHARACTERS  # of a completion, before it is decode
 
 
 class SampleChoice:
-    """Remembers when something was shown last, and of which task."""
+    """Remembers the time and the task of what was shown last."""
 
     def __init__(self) -> None:
         self._shown_at_seconds: float | None = None

@@ -45,19 +45,22 @@ HELD_OUT: Final = ForeignRefusal(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForeignCandidate:
-    """A group whose prompt was regenerated here; its rewards are claims."""
+    """A peer's group that was fetched and decoded, and whose prompt was made again by this node's own task.
+
+    Its rewards are claims of the peer: nothing learns from them before ``VerifiedGroup`` has recomputed ones.
+    """
 
     foreign: ForeignGroup
     prompt: Prompt
 
     def scoring_item(self) -> tuple[PromptRef, list[str]]:
-        """What the scorer takes."""
+        """Returns what the scorer takes: the prompt's reference, and each completion's text in the group's order."""
         return scoring_item(self.prompt.ref, [completion.text for completion in self.foreign.group.completions])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerifiedGroup:
-    """A group every claim of which holds that can be checked."""
+    """A group whose every checkable claim holds."""
 
     foreign: ForeignGroup
     prompt: Prompt

@@ -1,4 +1,4 @@
-"""Which of the groups that others announced are worth fetching. ``choose`` is a pure function that gives its reasons.
+"""Chooses the announced groups that are worth fetching. ``choose`` is a pure function that gives its reasons.
 
     "gain"     score = reliability · use + NUDGE · (draw + variety + closeness − age / max age)
                use = mean R − V_θ(class)          for learner-relative advantages
@@ -10,7 +10,7 @@ Under "gain" groups that have not been used yet come first. Places that they lea
 ``foreign_uses`` times in all, since one step rarely teaches a right answer to a prompt that the learner cannot do. No
 peer fills more than its share while others have groups too.
 
-The nudges are small. They break ties between equally useful groups towards fresh ones, towards peers from whom few
+The nudges are small. They break ties between equally useful groups towards fresh ones, towards peers from which few
 groups were taken and towards policies near ours, and they leave room for a peer to turn out better than estimated.
 Distance weighs no more than that: a peer that has what we lack is far from us precisely there.
 

@@ -18,7 +18,7 @@ MIN_COLLECT_SECONDS: Final = 0.25  # waiting for foreign groups
 
 
 class ForeignGroups:
-    """One learner's. Call it from the learner's thread."""
+    """The groups of others for one learner. Only the learner's thread may call it."""
 
     def __init__(
         self,

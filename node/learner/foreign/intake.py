@@ -129,7 +129,7 @@ class RolloutIntake:
         self.calls.share(groups)
 
     def judge(self, peer: str, blob: bytes, judgement: Judgement, detail: str = "") -> None:
-        """Reports that a group's claims hold, whether or not it was of use, and remembers it for choosing."""
+        """Reports that a group's claims hold, also where the group was of no use, and remembers it for choosing."""
         with self._pool_lock:
             self._pool.peers.held(peer, self._clock())
             marks = self._handed_out.pop((peer, blob), ())
@@ -159,7 +159,7 @@ class RolloutIntake:
             return self._pool.position()
 
     def faults(self) -> list[StarlingError]:
-        """Returns what went wrong since the last call, oldest first. Raises what was a bug of ours."""
+        """Returns what went wrong since the last call, oldest first. Raises the exception of a bug of ours."""
         return self.calls.faults()
 
     def settle(self, limit_seconds: float) -> None:

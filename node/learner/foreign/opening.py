@@ -51,7 +51,7 @@ class Unusable:
 
     seen: SeenGroup
     decided: Decided
-    size_bytes: int | None = None  # of what came, which was malformed or a copy; None: nothing came
+    size_bytes: int | None = None  # of a blob that was malformed or a copy; None: no blob came
 
     @property
     def key(self) -> Key:

@@ -27,7 +27,11 @@ MAX_DETAIL_CHARACTERS = 200
 
 
 class ForeignOutcome(StrEnum):
-    """The outcome of a foreign group that follows the protocol. ``node.api.reasons`` has a sentence for each value."""
+    """The outcome of a foreign group that follows the protocol. ``node.api.reasons`` has a sentence for each value.
+
+    Values are stable: events, ``metrics.jsonl`` and the API carry them. A group that
+    breaks the protocol is counted by the ``reason`` of its ``ProtocolError`` instead.
+    """
 
     # trained on
     USED = "used"  # for the first time

@@ -1,8 +1,8 @@
 """What the learner remembers of the peers whose groups it took, and the standing that follows from it.
 
-    reliability ← reliability + step · (outcome − reliability)          1 for a peer of which nothing is known
+    reliability ← reliability + step · (outcome − reliability)          1 for an unknown peer
 
-| what became of a group | outcome | step |
+| a group of the peer | outcome | step |
 |---|---|---|
 | fetched, and every claim held | 1 | ``HELD_STEP`` |
 | fetched, and a claim did not hold | 0 | ``LIE_STEP``: one lie, and a peer comes after all others |
@@ -92,11 +92,14 @@ class PeerRecords:
         self._put(peer, _moved(replace(record, held=record.held + 1, failures=failures), HELD_STEP, 1.0))
 
     def lied(self, peer: str, now_seconds: float) -> None:
-        """Records that one of the peer's groups was not what was claimed."""
+        """Records that a claim of one of the peer's groups did not hold: reliability falls by ``LIE_STEP`` of itself.
+
+        The peer rests from ``now_seconds`` on, unless it rests already: several lies of one rest are one failure.
+        """
         self._put(peer, _moved(self._failed(peer, now_seconds), LIE_STEP, 0.0))
 
     def missed(self, peer: str, now_seconds: float) -> None:
-        """Records that a group of the peer could not be fetched. Several at the same time count as one."""
+        """Records that a group of the peer could not be fetched. While the peer rests, further ones do not count."""
         if not self.rests(peer, now_seconds):
             self._put(peer, _moved(self._failed(peer, now_seconds), MISSED_STEP, 0.0))
 

@@ -36,7 +36,7 @@ Key = tuple[str, bytes]  # sender and blob
 
 @dataclass(frozen=True, slots=True)
 class ForeignChoice:
-    """What to fetch, best first, and why each other candidate that is not kept was passed over for good."""
+    """What to fetch, best first, and why each candidate that is dropped for good was passed over."""
 
     chosen: tuple[SeenGroup, ...]
     passed_over: Mapping[Key, ForeignOutcome]

@@ -87,7 +87,7 @@ class SwarmCalls:
             self._faults.append(fault)
 
     def faults(self) -> list[StarlingError]:
-        """Returns what went wrong since the last call, oldest first. Raises what was a bug of ours."""
+        """Returns what went wrong since the last call, oldest first. Raises the exception of a bug of ours."""
         finished = [future for future in self._waiting if future.done()]
         self._waiting = [future for future in self._waiting if future not in finished]
         for future in finished:

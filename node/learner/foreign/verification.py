@@ -1,4 +1,4 @@
-"""Checks the claims of a foreign group: nothing is believed but what can be checked here. Every function is pure.
+"""Checks the claims of a foreign group: only what was checked here is believed. Every function is pure.
 
 The prompt is regenerated from its reference, the rewards are recomputed, and where the group's tokenizer is ours the
 tokens must be those of the text. The log-probabilities cannot be checked; they only ever lower or cap a weight.

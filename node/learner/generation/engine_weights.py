@@ -95,7 +95,7 @@ class EngineWeights:
         return sent
 
     def whole(self) -> EncodedWeights:
-        """Returns all weights that the engine has taken last. Raises ``RuntimeError`` where it has taken none."""
+        """Returns all of the weights that the engine took last. Raises ``RuntimeError`` where it has taken none."""
         held = self._held
         if held is None:
             raise RuntimeError("the engine has taken no weights yet")

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class EndedGroups(Protocol):
-    """Who learns of groups that have ended while others are sampled."""
+    """The listener to groups that have ended while others are sampled."""
 
     def start(self) -> None:
         """A round's groups are generated, for the first time or again."""

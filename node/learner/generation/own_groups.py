@@ -15,7 +15,7 @@ from node.learner.generation.unfinished import UnfinishedGroup
 
 
 class OwnGroups:
-    """One learner's. Call it from the learner's thread."""
+    """The own groups of one learner. Only the learner's thread may call it."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def check_prompt_room(tasks: Mapping[str, Task], tokens: TokenTable, context: int) -> None:
-    """Looks at ``SAMPLED_PROMPTS`` prompts of each task, and warns of a task of which some leave no room: rounds leave
+    """Looks at ``SAMPLED_PROMPTS`` prompts of each task, and warns of a task where some leave no room: rounds leave
     these out. Raises ``ConfigurationError`` where none of any task fits, or a task has no question that teaches."""
     fitting = 0
     for name, task in tasks.items():

@@ -1,16 +1,16 @@
-"""Keeps what is learnt from others from doing harm, whatever it is that they send.
+"""Bounds the harm that learning from others can do, whatever they send.
 
 A round asks it four things, in this order:
 
     admits         whose groups are worth fetching                                     (``standing``)
     shaped         how much each group that arrived may weigh in the step               (``shares``)
     shaped_again   the same for remembered answers, in each further step
-    after_round    whether own success has fallen, and by whom; then weights go back    (``watch``)
+    after_round    whether own success has fallen, and after which peers; then weights go back    (``watch``)
 
 Own success is measured on the learner's own groups, which it generates and scores in any case: it costs nothing, and
 no peer can choose the prompts. Where much of it is lost (``LARGE``), weights and moments are put back to a copy from
 before the fall. Copies are kept in main memory, two of them, one every ``KEEP_EVERY_ROUNDS`` calm rounds in which
-others taught something, and none above ``HARM_COPIED_WEIGHTS``: then influence falls alone, and the
+others taught something, and none above ``HARM_COPIED_WEIGHTS``: there only influence falls, and the
 weights stay. A node that learns from nobody keeps none.
 
 Until enough is known of own success (``SuccessWatch.is_warm``), newcomers teach with the least influence and gain none.
@@ -37,12 +37,12 @@ LARGE_ROUNDS: Final = 3  # fewer say too little, more mix in what came before
 KEEP_EVERY_ROUNDS: Final = 4
 CALM_SCORE: Final = 1.0  # of the watch, below which a round counts as one without harm: two in three of those without
 LAG_ROUNDS: Final = 2  # from learning something to its first trace in own success, and one more
-MOST_ROUNDS: Final = 64  # of which it is remembered who taught
+MOST_ROUNDS: Final = 64  # whose teachers are remembered
 
 
 @dataclass(slots=True)
 class InfluenceState:
-    """What checkpoints hold of it; the copies of weights are not among that."""
+    """The part of the guard that checkpoints hold. Copies of weights are not part of it."""
 
     watch: SuccessWatch = field(default_factory=SuccessWatch)
     standings: Standings = field(default_factory=Standings)
@@ -98,7 +98,7 @@ class Harm:
 
 
 class Guard:
-    """One learner's. Called from the learner's thread."""
+    """The guard of one learner. Only the learner's thread may call it."""
 
     def __init__(self, state: InfluenceState, *, completions: int, staleness: int, seed: str) -> None:
         """``completions`` are those of one own group; generation lags behind by up to ``staleness`` versions."""
@@ -107,7 +107,7 @@ class Guard:
         self._kept: list[tuple[int, Undo]] = []  # round and weights, oldest first
 
     def admits(self, round_number: int) -> Callable[[str], bool]:
-        """Returns whose groups can be learnt from in this round; for another thread."""
+        """Returns a function that says whether a peer's groups can be learnt from in this round; for another thread."""
         standings = self.state.standings
         frozen = Standings(
             standings.trusting,
@@ -149,7 +149,11 @@ class Guard:
         return groups
 
     def may_teach_again(self, peer: str) -> bool:
-        """Whether answers of ``peer`` may be seen again, in steps beside the one that they came with."""
+        """Whether the learner may learn again from answers of ``peer``, in steps after the one that they came with.
+
+        Only proven peers may: those that taught for ``PROBATION_ROUNDS`` calm rounds (``standing``). An unknown peer is
+        not proven.
+        """
         return self.state.standings.of(peer).proven
 
     def shaped_again(

@@ -1,4 +1,4 @@
-"""How much each peer may move the learner, by what followed when it was learnt from. Pure: the round is an argument.
+"""How much each peer may move the learner, by what followed after learning from it. Pure: the round is an argument.
 
     influence 0            while a peer waits for a place, or is set aside after harm
     1/P, 2/P, … 1          one step more for every round learnt from it without harm, P = PROBATION_ROUNDS, once it is
@@ -39,7 +39,7 @@ MOST_PEERS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class TeacherStanding:
-    """One peer's."""
+    """The standing of one peer."""
 
     calm_rounds: int = 0  # learnt from it without harm, since the last harm
     set_aside: int = 0  # how often
@@ -57,7 +57,8 @@ NEWCOMER: Final = TeacherStanding()
 
 @dataclass(slots=True)
 class Standings:
-    """Every peer's. ``trusting``: peers start with full influence, as the members of a private cluster do."""
+    """The standing of every peer. ``trusting``: peers start with full influence, as the members of a private cluster
+    do."""
 
     trusting: bool = False
     peers: dict[str, TeacherStanding] = field(default_factory=dict)
@@ -94,12 +95,12 @@ class Standings:
             self.places[peer] = round_number
 
     def taught(self, peers: Sequence[str], round_number: int) -> None:
-        """Takes who was learnt from in this round."""
+        """Records the peers from which this round learnt."""
         for peer in peers:
             self._set(peer, replace(self.of(peer), last_round=round_number, useless_rounds=0))
 
     def useless(self, peer: str, round_number: int) -> None:
-        """Takes that nothing that ``peer`` sent for this round was worth copying. A peer that was set aside before
+        """Records that no group of ``peer`` in this round was worth copying. A peer that was set aside before
         and comes back with the same has no second chance."""
         rounds = self.of(peer).useless_rounds + 1
         self._set(peer, replace(self.of(peer), useless_rounds=rounds))
@@ -107,7 +108,7 @@ class Standings:
             self._put_aside(peer, round_number, USELESS_SET_ASIDE_ROUNDS)
 
     def calm(self, peers: Sequence[str]) -> None:
-        """Takes that success did not fall after learning from ``peers``."""
+        """Records that success did not fall after learning from ``peers``."""
         for peer in peers:
             self._set(peer, replace(self.of(peer), calm_rounds=min(PROBATION_ROUNDS, self.of(peer).calm_rounds + 1)))
         self.caution = min(1.0, self.caution * CAUTION_GROWTH)

@@ -12,7 +12,7 @@ The first term of σ² is chance in both sides. The second is what success that 
 tasks together, does to the difference. q is measured: d²_w less the first term, divided by q's factor, averaged over
 the longer windows and over about ``WALK_MEMORY`` rounds. Learning moves success as well, so q counts it. This is the
 generalized likelihood ratio over windows (Willsky and Jones, 1976; Lai, 1995) with a walk in its null hypothesis. Every
-round is compared anew, so no error is carried from round to round.
+round is compared from the start, so no error is carried from round to round.
 
 ``python -m scripts.attacks.false_alarms`` prints how often honest peers are accused and how soon a fall is seen;
 docs/threats.md has its table. ``HARM_OF_NEWCOMERS`` is lower, since such an alarm costs newcomers alone.
@@ -87,7 +87,11 @@ def compared(groups: Array, sums: Array, squares: Array, walk: Array) -> tuple[A
 
 @dataclass(frozen=True, slots=True)
 class OwnRound:
-    """The own groups of one round, by task: how many, the sum of their mean rewards, and of these squared."""
+    """The own groups of one round. ``by_task`` has n, s and the sum of squares for each task that had a group.
+
+    n counts the groups, s is the sum of their mean rewards, each clipped to 0 … 1, and the third is the sum of the
+    squares of these means.
+    """
 
     number: int
     by_task: Mapping[str, tuple[float, float, float]]
@@ -145,7 +149,7 @@ class SuccessWatch:
         return replace(self, rounds=rounds, walk=float(walk), score=score, since=since)
 
     def accepting(self) -> Self:
-        """Returns the watch that takes the success of the rounds of the fall for the usual one."""
+        """Returns the watch for which the success of the fall's rounds is now the usual one."""
         return self._with([each for each in self.rounds if self.since is not None and each.number >= self.since])
 
     def forgetting(self) -> Self:

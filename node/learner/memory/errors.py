@@ -1,4 +1,4 @@
-"""What a failed attempt still holds is let go of and given back; what must not be left half done is completed."""
+"""Frees what a failed attempt still holds, and completes work that must not be left half done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From which size on a tensor's memory goes back to the system as soon as it is freed.
+"""The size above which a tensor's memory goes back to the system as soon as it is freed.
 
 ``node.compute_environment`` lets glibc map every tensor above 4 MiB by itself, for all models. A model of half a
 billion weights has many tensors between 1 and 4 MiB; freed, they leave holes that no later tensor fits. Mapping those

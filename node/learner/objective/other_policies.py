@@ -9,8 +9,8 @@ PPO-EWMA revised (arXiv 2605.12070): m = θ and z = 1 before the first step, and
 
     m ← β m + θ,  z ← β z + 1,  θ_prox = m / z,  β = W / (W + 2)
 
-Where less than .9 of the last step's spans had a weight, that is a ratio π_prox/μ within [1/C, C], both begin anew with
-θ. The paper counts tokens. The average is not in checkpoints: a continued run begins anew too.
+Where less than .9 of the last step's spans had a weight, that is a ratio π_prox/μ within [1/C, C], both restart with
+θ. The paper counts tokens. The average is not in checkpoints: a continued run restarts it too.
 With foreign groups of distant policies most spans have no weight, and θ_prox is θ at every step.
 """
 

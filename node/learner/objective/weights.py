@@ -14,9 +14,9 @@
 ``CORRECTIONS`` holds each of them with the properties that other modules depend on. To add one, add its name to
 ``CorrectionName`` and its row here.
 
-All work on byte-aligned spans, of which a token is the shortest. π_prox is the policy when the step began; ppo_ewma has
+All work on byte-aligned spans; the shortest span is a token. π_prox is the policy when the step began; ppo_ewma has
 an average of the last policies instead, and sequence_mask takes π_θ itself. With one step a batch π_prox is π_θ, and
-decoupled PPO is importance sampling that leaves out, instead of truncating, what lies above C.
+decoupled PPO is importance sampling that leaves out spans with ρ above C instead of truncating them.
 
 What is unbiased. Weights of whole completions, sequence_tis with nothing truncated: E_μ[w A ∇log π] is the on-policy
 gradient for any two tokenizers, as long as both write each text in one way only. Weights span by span, which all the
@@ -76,7 +76,11 @@ Weigh = Callable[[Tensor, RaggedSpans, float, Tensor], Corrected]
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """One correction. The defaults are those of most."""
+    """One row of ``CORRECTIONS``: how ratios become weights, and the properties that other modules ask for.
+
+    ``weigh`` takes log ρ (S,), the spans, C and which completions (B,) no veto may take out. The defaults are those of
+    most rows.
+    """
 
     weigh: Weigh
     weighted: bool = True  # False: w is 0 or 1, and there is no weight that a floor could raise

@@ -30,7 +30,7 @@ from node.tasks.task import Task
 
 
 class RoundLearning:
-    """One learner's. Call it from the learner's thread."""
+    """The learning of one learner. Only the learner's thread may call it."""
 
     def __init__(
         self,

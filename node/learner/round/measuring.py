@@ -12,7 +12,7 @@ from node.learner.state.persistence import Persistence
 
 
 class Measuring:
-    """One learner's. Call it from the learner's thread."""
+    """Measures one learner. Only the learner's thread may call it."""
 
     def __init__(
         self,

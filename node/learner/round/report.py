@@ -28,7 +28,7 @@ SLOW_PHASE_SECONDS: Final = 1.0  # a phase that took longer is reported when it 
 
 
 class Reporting:
-    """One learner's. Call it from the learner's thread."""
+    """Reports the rounds of one learner. Only the learner's thread may call it."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ class ScoredRound:
 
     own: tuple[ScoredRollout, ...]  # to learn from
     everything: tuple[ScoredRollout, ...]  # own groups, those that were dropped from the batch included
-    verified: tuple[VerifiedGroup, ...]  # those of peers, every claim of which holds
+    verified: tuple[VerifiedGroup, ...]  # those of peers whose every claim holds
 
     def rewards_by_task(self) -> dict[str, list[float]]:
         """Returns the rewards of all own completions."""
@@ -36,7 +36,7 @@ class ScoredRound:
 
 
 class RoundScoring:
-    """One learner's. Call it from the learner's thread."""
+    """Scores the rounds of one learner. Only the learner's thread may call it."""
 
     def __init__(self, scorer: RewardScorer, foreign: ForeignCandidates, early: EarlyLearning) -> None:
         self._scorer, self._foreign, self._early = scorer, foreign, early

@@ -18,7 +18,7 @@ from node.learner.steps.undo import copy_within
 
 
 class TakingBack:
-    """One learner's. Call it from the learner's thread."""
+    """Takes back harm for one learner. Only the learner's thread may call it."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """The processes of the learner's other devices as the learner sees them: started, told what to do, watched, ended.
 
-They run in the learner's session: whoever ends the learner's ends them too. One that ends before the learner asked it
+They run in the learner's session: ending the session ends them too. One that ends before the learner asked it
 to leaves the others waiting in a collective, perhaps for minutes; so each has a thread that waits for its end, and
 reports it at once.
 """

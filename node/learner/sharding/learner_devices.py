@@ -1,4 +1,4 @@
-"""The learner's view of its devices: its policy, of which each holds a share, and the steps that all take together."""
+"""The learner's view of its devices: the policy that is divided among them, and the steps that all take together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from protocol.errors import AcceleratorError
 
 @dataclass(frozen=True, eq=False)
 class ShardedPolicy(Policy):
-    """A policy of whose weights each device holds a share. Only ``LearnerDevices`` runs its model."""
+    """A policy whose weights are divided among the devices. Only ``LearnerDevices`` runs its model."""
 
     whole: Callable[[], WholeTensors] = field(kw_only=True)
 

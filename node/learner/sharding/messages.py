@@ -45,13 +45,13 @@ class TakeSteps(Struct, frozen=True, tag="steps"):
 
 
 class BeginSteps(Struct, frozen=True, tag="begin"):
-    """The gradient of some groups of the batch of which ``TakeSteps`` brings the others."""
+    """Computes the gradient of some groups of a batch; ``TakeSteps`` brings the others."""
 
     task: StepTask
 
 
 class DropBegun(Struct, frozen=True, tag="drop"):
-    """What was begun is forgotten."""
+    """Drops what ``BeginSteps`` computed."""
 
 
 class Prepare(Struct, frozen=True, tag="prepare"):

@@ -96,7 +96,8 @@ class ShardRows:
 
 
 class ShardedAdamW(MasterAdamW):
-    """The learner's. It is the first device's ``MasterAdamW``, whose steps all devices take together."""
+    """The optimizer of a learner on several devices: the first device's ``MasterAdamW``, whose steps all devices take
+    together."""
 
     def __init__(
         self,

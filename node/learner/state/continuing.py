@@ -37,7 +37,7 @@ class Continuation:
         return bool(self.damaged) and self.checkpoint is None
 
     def event(self, time_seconds: float, *, asks_peers: bool) -> CheckpointsDamaged | None:
-        """Returns what users must hear of; None where nothing is damaged."""
+        """Returns the event that tells users of damaged checkpoints; None where none is damaged."""
         if not self.damaged:
             return None
         return CheckpointsDamaged(

@@ -36,7 +36,7 @@ IDLE: Final = MicroBatch(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepTask:
-    """What optimizer steps are taken on, and how: what all devices are told."""
+    """The groups on which optimizer steps are taken, and how: the order that all devices get."""
 
     groups: tuple[TrainingGroup, ...]
     passes: PassSettings

@@ -27,7 +27,8 @@ from node.tasks.scorer import Scores
 
 
 class EarlyLearning:
-    """One learner's. Called from the learner's thread: between two answers of the engine, and in the round."""
+    """The early learning of one learner. Only the learner's thread calls it: between two answers of the engine, and in
+    the round."""
 
     def __init__(
         self,

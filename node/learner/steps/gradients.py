@@ -36,9 +36,10 @@ class GradientAccumulator:
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Within the context gradients of backward passes are added up; an exception drops all of them, and passes on.
+        """Within the context, gradients of backward passes are added to what is there, as float32 sums.
 
-        So a batch is either added up whole, or leaves nothing behind.
+        An exception drops every gradient, also those from before the context, and is raised again: a batch is added up
+        whole or leaves nothing behind.
         """
         handles = [
             parameter.register_post_accumulate_grad_hook(partial(self._take, name))  # type: ignore[no-untyped-call]

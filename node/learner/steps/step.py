@@ -56,10 +56,10 @@ class BatchReport:
 
 @dataclass(slots=True, eq=False)
 class BegunStep:
-    """The first step of a batch as far as it was computed before all its groups were known: ``begin_step``.
+    """The part of a batch's first step that ``begin_step`` computed before all groups of the batch were known.
 
-    Its gradient waits in the optimizer, and is not divided yet: by what is known with the last group alone. Dropping
-    the optimizer's gradients drops it too, and ``clear`` must follow.
+    Its gradient waits in the optimizer as a sum that is not divided yet: the divisor is known only with the last group.
+    Who drops the optimizer's gradients drops this one too and must call ``clear`` afterwards.
     """
 
     groups: list[TrainingGroup] = field(default_factory=list)  # as given

@@ -1,4 +1,4 @@
-"""Who is connected to the daemon and where it can be dialled: the daemon is asked again and again."""
+"""The peers connected to the daemon, and where it can be dialled: the daemon is asked again and again."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ class DaemonView:
         return max(self._since_seconds.values(), default=-math.inf)
 
     def relays(self) -> tuple[PeerId, ...]:
-        """Returns at whom the daemon has taken places, which it does by itself."""
+        """Returns the relays at which the daemon has taken places, which it does by itself."""
         places = [address for address in self.addresses if "/p2p-circuit" in address]
         return tuple({place.partition("/p2p-circuit")[0].rpartition("/")[2]: None for place in places})

@@ -149,8 +149,8 @@ class GoHost:
         return self._view.connected.get(peer) == ""
 
     def relaying(self) -> Relaying:
-        """Returns at whom the daemon has taken places, which it does once AutoNAT of other daemons has told it that it
-        cannot be dialled; it relays for nobody."""
+        """Returns the relays at which the daemon has places. It takes them once AutoNAT of other daemons has told it
+        that it cannot be dialled; it relays for nobody."""
         return Relaying(relays=self._view.relays(), takes_places=False)
 
     def announce_also(self, addresses: Sequence[Address]) -> None:
@@ -166,7 +166,7 @@ class GoHost:
         return self._lan.heard()
 
     def traffic(self) -> Traffic:
-        """Returns the bytes of streams and announcements; what the daemon sends of its own accord is not among them."""
+        """Returns the bytes of streams and announcements; what the daemon itself sends is not among them."""
         sent_bytes = self._streams.traffic.sent_bytes + self._publishing.sent_bytes
         return Traffic(sent_bytes, self._streams.traffic.received_bytes + self.gossip.received_bytes)
 

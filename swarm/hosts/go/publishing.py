@@ -1,4 +1,4 @@
-"""Announcements on their way to the daemon, which sends one to the neighbours of its mesh alone.
+"""Announcements on their way to the daemon, which sends one only to the neighbours of its mesh.
 
 A peer that has just connected is in no mesh before the next heartbeat of GossipSub, and what is published until then
 never reaches it. So a message waits here until no connection is younger than a heartbeat, for ``HELD_SECONDS`` at most.

@@ -1,7 +1,7 @@
 """A host on py-libp2p: TCP, Noise, Yamux, GossipSub, Kad-DHT, and what the library lacks or gets wrong.
 
 The library imports all of itself, and with it QUIC, WebSocket, TLS certificates over HTTP, mDNS, metrics and every kind
-of key, of which a host here uses nothing, or for few peers. These are imported once they are used: 33 MB of a process.
+of key. A host here uses none of these, or for few peers. They are imported once they are used: 33 MB of a process.
 """
 
 from swarm.hosts.deferred_imports import deferred

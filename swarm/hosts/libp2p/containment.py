@@ -36,7 +36,10 @@ def innermost_cause(error: BaseException) -> BaseException:
 
 
 class Failures:
-    """Counts the exceptions of library tasks by the place where they were raised."""
+    """Counts the exceptions of library tasks by the place where they were raised, and logs each at debug level.
+
+    A place is a name in our code or of a library's task. No name is a stranger's, so ``counts`` has few entries.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

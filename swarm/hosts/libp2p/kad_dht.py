@@ -100,7 +100,11 @@ class BoundedRequest:
 
 
 class BoundedDht(KadDHT):
-    """The library's DHT, in server mode, for provider records alone."""
+    """The library's DHT, in server mode, for provider records alone: it stores no values.
+
+    It serves ``REQUESTS`` streams at once, each for ``REQUEST_SECONDS`` and ``REQUEST_BYTES`` at most. Where all places
+    are taken, the oldest request of the most crowded address ends.
+    """
 
     def __init__(self, host: IHost, failures: Failures) -> None:
         self._requests = WaitingRoom(REQUESTS, "DHT request", failures)

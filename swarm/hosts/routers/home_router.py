@@ -31,7 +31,7 @@ METHODS: Final = ("PCP", "NAT-PMP", "UPnP")
 
 
 class HomeRouter:
-    """One node's router. ``find_gateway`` and the ports differ in tests."""
+    """The router of one node. ``find_gateway`` and the ports differ in tests."""
 
     def __init__(
         self,

@@ -96,7 +96,11 @@ def pmp_question(internal_port: int, wanted_port: int, lease_seconds: int) -> by
 
 
 def read_pmp_answer(datagram: bytes, internal_port: int) -> Mapped:
-    """Raises ``RefusedError``, ``MalformedError``."""
+    """Returns the TCP port that the router maps to ``internal_port``, by RFC 6886, section 3.3; without an external IP.
+
+    A lease of 0 seconds says that the port was given back. Raises ``RefusedError`` where the router refuses,
+    ``OtherVersionError`` where it speaks no NAT-PMP, ``MalformedError`` for an answer to anything else.
+    """
     epoch = _read_pmp_head(datagram, NAT_PMP_MAP_TCP, 16)
     internal, external, lease = _PMP_MAPPED.unpack_from(datagram, 8)
     if internal != internal_port:

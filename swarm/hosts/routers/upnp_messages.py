@@ -47,7 +47,8 @@ class UpnpRefusedError(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class RouterUrl:
-    """A place on the router itself."""
+    """An ``http`` URL of the router itself: ``router_url`` makes it and refuses every other address, so that no answer
+    makes this node ask another machine."""
 
     ip: str
     port: int

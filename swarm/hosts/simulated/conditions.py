@@ -48,7 +48,7 @@ class NetworkConditions:
         self.is_whole = True
 
     def set_bandwidth(self, bytes_per_second: float, *, of: PeerId | None) -> None:
-        """Of the links of one peer, or of every link."""
+        """Sets the bandwidth of the links of one peer, or of every link."""
         self._bytes_per_second[of] = bytes_per_second
         self.is_plain = False
 

@@ -1,4 +1,4 @@
-"""The gossip of a whole simulated network: who knows which message, and what is on its way to whom.
+"""The gossip of a whole simulated network: which host knows which message, and what is on its way to which.
 
 Messages go to all subscribed neighbours, or to those of a mesh (``gossip_mesh.py``), with GossipSub's duties: a host
 takes a content once, validates it before it delivers or forwards it, forgets it ``SEEN_SECONDS`` after it last reached
@@ -48,7 +48,7 @@ class _Arrival:
     target: GossipEnd
     score: Score  # of the sender, at the target
     was_forgotten: bool = False  # the receiver has forgotten the message by then
-    later: list[tuple[int, GossipEnd, Score]] = field(default_factory=list)  # ticks, and from whom
+    later: list[tuple[int, GossipEnd, Score]] = field(default_factory=list)  # ticks, and the neighbour that forwards
 
 
 class GossipFlood:

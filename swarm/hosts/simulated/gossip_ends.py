@@ -22,7 +22,7 @@ class Score:
 
 
 class GossipingHost(Protocol):
-    """What the flood needs of the host that an end belongs to."""
+    """What the simulated gossip needs of the host to which one of its ends belongs."""
 
     @property
     def peer_id(self) -> PeerId: ...

@@ -1,4 +1,4 @@
-"""Who forwards to whom in a simulated network that has a mesh, as GossipSub's has, and what is offered outside of it.
+"""Which host forwards to which in a simulated network with a mesh like GossipSub's, and what is offered outside it.
 
 A host forwards to the neighbours that share its mesh: about ``degree``, never fewer than ``degree - 1`` for longer than
 a heartbeat where it has as many neighbours, and never more than ``degree + max(2, degree // 2)``. Every heartbeat it

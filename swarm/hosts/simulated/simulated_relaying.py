@@ -1,4 +1,4 @@
-"""Relays of the simulated network: places, and which connections run through whom.
+"""Relays of the simulated network: places, and which connections run through which relay.
 
 A host behind a router is dialled by nobody. A connection through a relay ends with the relay's connection to either
 end. Relayed bytes are not limited, and holes are not punched.

@@ -134,7 +134,7 @@ def _run_of(
 
 
 def _recomputed(run: Run, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns ``run(*inputs)``, of which autograd keeps the inputs alone."""
+    """Returns ``run(*inputs)``; for the backward pass autograd keeps only the inputs."""
     if not torch.is_grad_enabled():
         return run(*inputs)
     anchor = torch.empty(0, requires_grad=True)  # weights may need a gradient where no input does

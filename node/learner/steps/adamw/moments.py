@@ -36,7 +36,7 @@ class Moments(Protocol):
 
 
 def moments_of(kind: OptimizerName, weights: Mapping[str, Tensor]) -> dict[str, Moments]:
-    """Returns who keeps the moments of each of the ``weights``.
+    """Returns, by name, the ``Moments`` in which each of the ``weights`` has its own.
 
     Raises ``ConfigurationError`` where ``kind`` does not work on the weights' device.
     """

@@ -1,4 +1,4 @@
-"""What a failed dial is told as: the reason, and a remedy where the failure shows one."""
+"""The error for a failed dial: the reason, and a remedy where the failure shows one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def dial_failure(address: Address, error: BaseException) -> UnreachableError:
 
 
 def has_failed_in_handshake(error: BaseException) -> bool:
-    """Whether a dial reached somebody with whom Noise failed: not one that refuses us, or speaks something else."""
+    """Whether a dial reached a peer and Noise failed there; False for a peer that refuses us or speaks another
+    protocol."""
     refusals = (RefusedError, PrivateNetworkError, OtherProtocolError)
     chain: BaseException | None = error
     while chain is not None and not isinstance(chain, SecurityUpgradeFailure):

@@ -2,7 +2,7 @@
 
 - Connections that have not finished their handshake take no slot of those that have: they wait in a ``Doorway``. The
   library has one limit for both, so that as many silent sockets kept everybody out.
-- The library dials nobody of its own accord, and looks up no names.
+- The library dials no peer by itself, and looks up no names.
 - The identification of new peers runs in tasks of ours.
 """
 

@@ -47,7 +47,13 @@ class OtherProtocolError(RawConnError):
 
 
 class Upgrader(TransportUpgrader):
-    """Noise, then Yamux. In a private cluster both run under its pre-shared key, and its handshake between them."""
+    """Makes a connection of a socket: Noise, then Yamux. In a private cluster both run under its pre-shared key, and
+    its handshake runs between them.
+
+    Peers in ``blocked``, and connections of a peer beyond ``CONNECTIONS_PER_PEER``, end here, before a service hears of
+    them. ``failures`` counts what fails, by place. The methods raise ``SecurityUpgradeFailure``, whose cause is the
+    cluster's refusal where it refuses, and ``MuxerUpgradeFailure``, as the library expects.
+    """
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ PEERS_REMEMBERED = 1024
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Of one peer."""
+    """The allowance of one peer."""
 
     cpu: TokenBucket
     resent_bytes: TokenBucket

@@ -1,4 +1,4 @@
-"""The library's mesh: who forwards to whom, without its extras, and with bounds on what control messages cause.
+"""The library's mesh: which peer forwards to which, without its extras, and with bounds on what control messages cause.
 
 Departures from the library:
 
@@ -82,7 +82,8 @@ class Mesh(GossipSub):
                 self.send_rpc(peer, rpc)
 
     async def send_recent_messages(self, peer_id: ID, topic: str) -> None:
-        """Sends them to a new subscriber through its queue; the library bypasses the queue, and frames interleave."""
+        """Sends recent messages to a new subscriber through its queue; the library bypasses the queue, and frames
+        interleave."""
         if self.peer_scorer.allow_publish(peer_id, [topic]) and self._send_again(peer_id, self.mcache.recent(topic)):
             self._sent_all_until[peer_id] = time.monotonic()
 
@@ -97,7 +98,7 @@ class Mesh(GossipSub):
         return True
 
     def send_rpc(self, peer_id: ID, rpc: rpc_pb2.RPC, priority: bool = False) -> None:
-        """Queues it, or drops it where the queue is full. The library copies an RPC for every receiver."""
+        """Queues an RPC, or drops it where the queue is full. The library copies an RPC for every receiver."""
         assert self.pubsub is not None
         queue = self.pubsub.peer_queues.get(peer_id)
         if queue is not None:
@@ -175,7 +176,7 @@ class Mesh(GossipSub):
             self.send_rpc(peer_id, rpc_pb2.RPC(control=rpc_pb2.ControlMessage(ihave=[ihave])), priority=True)
 
     def gossip_heartbeat(self) -> defaultdict[ID, dict[str, list[bytes]]]:
-        """Returns the ids that each peer outside the mesh is told of now, by topic: some peers, drawn by lot."""
+        """Returns by topic the ids to announce now to peers outside the mesh: to some of them, drawn by lot."""
         assert self.pubsub is not None
         told: defaultdict[ID, dict[str, list[bytes]]] = defaultdict(dict)
         for topic, forwarded_to in {**self.fanout, **self.mesh}.items():

@@ -1,4 +1,4 @@
-"""Decides whom a relay serves and how much: pure, in seconds of one clock.
+"""Decides which peers a relay serves and how much: pure, in seconds of one clock.
 
 A reservation is a place at which a peer can be reached for ``RESERVATION_SECONDS``; it is renewed by reserving again. A
 circuit is one connection of another peer to it. Places are bounded over all, by peer and by the network from which

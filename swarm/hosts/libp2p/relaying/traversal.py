@@ -143,7 +143,8 @@ async def move_gossip(pubsub: Pubsub, peer: ID) -> None:
     """Sends gossip to a peer over a new stream, on its direct connection, from now on.
 
     The library has one such stream for each peer, and opens another only after it has forgotten the peer and its
-    subscriptions: where both ends do that, one may forget what the other has said anew. Here both keep what they know.
+    subscriptions: where both ends do that, one may forget what the other has just said again. Here both keep what they
+    know.
     """
     stream = await pubsub.host.new_stream(peer, pubsub.protocols)
     await stream.write(encode_varint_prefixed(pubsub.get_hello_packet().SerializeToString()))
