@@ -18,6 +18,7 @@ _OUT_OF_MEMORY: Final = (
     "not enough memory",  # "DefaultCPUAllocator: not enough memory", and Windows
     "cannot allocate memory",  # ENOMEM, of a file that is mapped
     "status_alloc_failed",  # cuBLAS, cuDNN
+    "cublas_status_not_initialized",  # cublasCreate, where the card has no room for its workspace
     "std::bad_alloc",  # of an extension that does not translate it
     "can't allocate memory",  # "[enforce fail at alloc_cpu.cpp…] DefaultCPUAllocator: can't allocate memory"
     "could not create a primitive",  # oneDNN, which does not say why; seen where its code or scratch finds no room
@@ -28,7 +29,10 @@ _ACCELERATOR: Final = (
     "cuda error",
     "cuda driver error",
     "hip error",
+    "triton error [",
     "cudnn error",
+    "cudnn_frontend",
+    "cudnn frontend",
     "cudnn_status",
     "cublas_status",
     "cusolver_status",

@@ -22,6 +22,8 @@ OUT_OF_MEMORY = (
     "MPS backend out of memory (MPS allocated: 17.9 GB, other allocations: 1.1 GB, max allowed: 18.1 GB)",
     "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
     "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    "Triton Error [CUDA]: out of memory",
     "unable to mmap 988097824 bytes from file </models/model.safetensors>: Cannot allocate memory (12)",
     "[enforce fail at alloc_cpu.cpp:127] data. DefaultCPUAllocator: not enough memory: you tried to allocate 64 bytes",
 )
@@ -37,6 +39,8 @@ FAILURES = (
     "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
     "No CUDA GPUs are available",
     "HIP error: invalid device function",
+    "Triton Error [CUDA]: an illegal memory access was encountered",
+    "cuDNN Frontend error: [cudnn_frontend] Error: No valid execution plans built.",
 )
 OTHERS = (
     "mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)",
