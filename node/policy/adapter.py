@@ -1,7 +1,7 @@
 """A LoRA adapter over a base model, by peft.
 
-peft is imported where an adapter is made. It imports bitsandbytes and torch's compiler, which takes a fifth of a node's
-start, and most nodes of small models train whole weights.
+peft is imported where an adapter is made: it brings bitsandbytes and parts of torch's compiler along, and most nodes of
+small models train whole weights.
 """
 
 from __future__ import annotations

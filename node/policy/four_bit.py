@@ -12,7 +12,7 @@ import torch
 
 from protocol.errors import ConfigurationError
 
-# What bitsandbytes' layers and weights in 4 bits have, and no others: to import it takes a tenth of a node's start.
+# What bitsandbytes' layers and weights in 4 bits have, and no others. Not to import it saves a start a tenth of a second.
 _REPACKS: Final = "support_avx512bf16_for_cpu"
 _SCALES: Final = "quant_state"
 

@@ -17,7 +17,7 @@ from node.learner.steps.adamw.slices import slices_of
 
 @cache
 def operators() -> ModuleType:
-    """Returns bitsandbytes' operators, imported when they are first needed: that takes a tenth of a node's start."""
+    """Returns bitsandbytes' operators, imported when they are first needed: few nodes do."""
     return import_module("bitsandbytes.functional")
 
 
