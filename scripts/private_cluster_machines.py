@@ -18,7 +18,10 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
+
+from node.configuration.schedule import DAYS
 
 MACHINES = ("first", "second", "third")
 HANG_SECONDS = 400.0  # a guard against hangs, not a limit on speed
@@ -61,6 +64,7 @@ class Machine:
         self.home.mkdir(parents=True)
         self._up: subprocess.Popen[bytes] | None = None
         self._paused = False
+        self.needs_training = True  # by the nodes that are started from now on
         self.log = self.home / "terminal"
 
     @property
@@ -117,14 +121,20 @@ class Machine:
     def _environment(self) -> dict[str, str]:
         clean = {name: text for name, text in os.environ.items() if not name.startswith("STARLING_")}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        return clean | {"HOME": str(self.home), "XDG_DATA_HOME": "", "PATH": path, "TMPDIR": str(self.home)}
+        never = {} if self.needs_training else {"STARLING_MACHINE__SCHEDULE": another_day()}
+        return clean | never | {"HOME": str(self.home), "XDG_DATA_HOME": "", "PATH": path, "TMPDIR": str(self.home)}
+
+
+def another_day() -> str:
+    """Returns a schedule with which no learner starts for the next days."""
+    return DAYS[(date.today().weekday() + 3) % len(DAYS)]
 
 
 class Story:
     """The three machines, and what the last command printed."""
 
     def __init__(self, machines: dict[str, Machine], say: Callable[[str], None], *, pausing: bool = False) -> None:
-        """``pausing``: pauses learners where no later promise needs them."""
+        """``pausing``: pauses learners, and starts none, where no later promise needs them."""
         self.machines = machines
         self.say = say
         self._pausing = pausing
@@ -147,11 +157,13 @@ class Story:
             self.invite = ended.stdout.strip().splitlines()[-1]
         return time.monotonic() - began
 
-    def need_no_training(self, *names: str) -> None:
-        """Allows the learners on these machines to pause until Ctrl-C: no later promise is about them."""
+    def need_no_training(self) -> None:
+        """Allows the learner on the first machine to pause until Ctrl-C, and nodes that are started from now on to do
+        without one: no later promise is about training."""
         if self._pausing:
-            for name in names:
-                self.machines[name].pause_learner()
+            self.machines["first"].pause_learner()
+            for machine in self.machines.values():
+                machine.needs_training = False
 
     def end(self) -> None:
         with ThreadPoolExecutor() as pool:
@@ -174,7 +186,7 @@ def wait_until(holds: Callable[[], object], what: str, running: Machine | None =
             raise BrokenPromiseError(f"not so: {what}; the node ended with {running.ended()}: {running.seen()[-2000:]}")
         if time.monotonic() - began > HANG_SECONDS:
             raise BrokenPromiseError(f"not within {HANG_SECONDS:g} s: {what}")
-        time.sleep(0.5)  # each check starts a process, which slows the node that it waits for
+        time.sleep(1.0)  # each check starts a process, which slows the node that it waits for
     return time.monotonic() - began
 
 

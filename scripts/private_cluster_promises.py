@@ -83,7 +83,7 @@ def second_joins_and_both_share(story: Story) -> Found:
         machine = story.machines[name]
         took = wait_until(partial(used_foreign, machine), "trained on the other's rollouts", machine)
         yield f"the {name} machine has trained on the other's rollouts", took
-    story.need_no_training("first")
+    story.need_no_training()
 
 
 def is_a_member_again(story: Story, name: str) -> Found:
@@ -91,8 +91,6 @@ def is_a_member_again(story: Story, name: str) -> Found:
     took = wait_until(lambda: founder in connected(machine), "connected to the first machine", machine)
     expect("Joined" not in machine.seen(), "it does not join twice", machine.seen())
     yield "connected as a member, and did not join again", took
-    if name == "second":
-        story.need_no_training("second")
 
 
 def third_joins(story: Story) -> Found:

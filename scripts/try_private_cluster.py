@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument(
         "--pause-learners",
         action="store_true",
-        help="Pause learners once two have trained on each other's rollouts: takes half as long on two cores.",
+        help="Do without learners once two have trained on each other's rollouts: takes half as long on two cores.",
     )
     flags = parser.parse_args()
     if INSIDE not in os.environ:

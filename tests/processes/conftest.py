@@ -7,6 +7,7 @@ A node whose training is not the subject of a test is started with ``torch=False
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import resource
@@ -286,6 +287,23 @@ def contained() -> Iterator[Processes]:
     finally:
         started.close()
         shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def trained_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data directory of a node that has trained for two rounds, made once for all workers; tests work on copies."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "trained"
+    folder.mkdir(exist_ok=True)
+    home = folder / "home"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed
+        if not home.exists():
+            with contained() as started:
+                node = started.up("--rounds", "2")
+                assert node.end() == 0, node.last_words()
+                shutil.copytree(node.home, home)
+    return home
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """``starling demo``, small: it measures, learns together and alone, reports, and nothing of it stays.
 
-The first demonstration is real throughout. In the others a stand-in evaluates, since what an evaluation finds is the
-subject of ``test_eval``.
+A stand-in evaluates: what an evaluation finds, and what it writes for the demonstration to read, is the subject of
+``test_eval``. In the first two, nodes, learners and swarm processes are the real ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ MODELS = ("demo", "--models", "builtin:wren,builtin:robin")
 
 def test_the_demonstration_compares_together_with_alone_on_equal_budgets_and_cleans_up(processes: Any) -> None:
     file = processes.root / "demo.json"
-    ended = processes.run(*MODELS, "--tokens", "2000", "--prompts", "2", "--json", str(file))
+    flags = ("--tokens", "2000", "--prompts", "2", "--json", str(file))
+    ended = processes.run(*MODELS, *flags, stand_ins="evaluation")
     assert ended.returncode == 0, ended.stderr
     report = json.loads(file.read_text())
     assert [result["model"] for result in report["models"]] == ["builtin:wren", "builtin:robin"]
