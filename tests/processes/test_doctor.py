@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,21 @@ def findings(ended: Any) -> dict[str, dict[str, Any]]:
     return {finding["check"]: finding for finding in json.loads(ended.stdout)["findings"]}
 
 
-def test_before_the_first_start_nothing_is_an_error_and_nothing_is_made(processes: Any) -> None:
+def test_before_the_first_start_nothing_is_an_error_nothing_is_made_and_neither_torch_nor_libp2p_imported(
+    processes: Any,
+) -> None:
     home = processes.root / "home"
-    ended = processes.run("doctor", "--home", str(home), "--json", *LISTEN)
+    program = (
+        "import sys\n"
+        "from node.cli.main import main\n"
+        "heavy = {'torch', 'transformers', 'libp2p', 'trio'}\n"
+        "try: main()\n"
+        "finally: print('HEAVY', sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    ended = processes.start(sys.executable, "-c", program, "doctor", "--home", str(home), "--json", *LISTEN).ended()
     found = findings(ended)
     assert ended.returncode == 0, ended.stdout
+    assert ended.stderr.splitlines()[-1] == "HEAVY []"
     assert json.loads(ended.stdout)["healthy"]
     assert found["packages"]["severity"] == found["torch"]["severity"] == found["clock"]["severity"] == "ok"
     assert all((finding["remedy"] is None) == (finding["severity"] == "ok") for finding in found.values())
@@ -75,19 +86,3 @@ def test_beside_running_nodes_it_asks_them_and_compares_their_clocks(processes: 
     assert findings(outside)["peers"]["said"] == "1 configured, all answer"  # a stranger's greeting is answered
     assert second.stop() == 0 and first.stop() == 0
     assert processes.none_alive()
-
-
-def test_it_imports_neither_torch_nor_libp2p(processes: Any) -> None:
-    import subprocess
-    import sys
-
-    program = (
-        "import sys; sys.argv = ['starling', 'doctor']\n"
-        "from node.cli.main import main\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "print('HEAVY', sorted({'torch', 'transformers', 'libp2p', 'trio'} & set(sys.modules)))"
-    )
-    environment = processes.environment | {"STARLING_HOME": str(processes.root / "home")}
-    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout.splitlines()[-1] == "HEAVY []" and "torch" in said.stdout
