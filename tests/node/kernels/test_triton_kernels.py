@@ -219,16 +219,10 @@ for name in ("_fold", "_slope"):
 """
 
 
-def run_without_interpreter(script: str, cache: Path) -> None:
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(cache)}
-    subprocess.run([sys.executable, "-c", script], env=environment, cwd=ROOT, check=True)
-
-
 @pytest.mark.processes
-def test_every_exact_kernel_compiles_for_a_gpu_without_contracting_flushing_or_approximating(tmp_path: Path) -> None:
-    run_without_interpreter(COMPILE, tmp_path)
-
-
-@pytest.mark.processes
-def test_launches_of_the_head_and_of_drawing_compile_for_a_gpu_with_the_arguments_they_have(tmp_path: Path) -> None:
-    run_without_interpreter(LAUNCH, tmp_path)
+def test_kernels_compile_for_a_gpu_the_exact_ones_without_rounding_otherwise_and_others_as_they_are_launched(
+    tmp_path: Path,
+) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    subprocess.run([sys.executable, "-c", COMPILE + LAUNCH], env=environment, cwd=ROOT, check=True)

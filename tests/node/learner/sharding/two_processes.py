@@ -1,6 +1,6 @@
 """Two processes that take steps on tiny models together, and each also alone: ``run_together`` returns how they differ.
 
-python -m tests.node.learner.sharding.two_processes RANK MEETING
+python -m tests.node.learner.sharding.two_processes MEETING
 """
 
 from __future__ import annotations
@@ -146,33 +146,30 @@ def _figures(report: BatchReport) -> dict[str, Any]:
 
 
 def run_together(meeting: Path) -> list[dict[str, Any]]:
-    """Returns what each of two processes found, by case."""
-    module = "tests.node.learner.sharding.two_processes"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, str(rank), str(meeting)],
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(2)
-    ]
+    """Returns what each of two processes found, by case. The first is this one, which has imported torch already."""
+    other = subprocess.Popen(
+        [sys.executable, "-m", "tests.node.learner.sharding.two_processes", str(meeting)],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
     try:
-        printed = [process.communicate(timeout=HANG_SECONDS)[0] for process in processes]
+        with torch.random.fork_rng(devices=[]):
+            found = found_by(0, meeting)
+        printed, _ = other.communicate(timeout=HANG_SECONDS)
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return [json.loads(each.splitlines()[-1]) for each in printed]
+        other.kill()
+        other.communicate()
+    return [found, json.loads(printed.splitlines()[-1])]
 
 
-def main() -> None:
-    group = DeviceGroup(Path(sys.argv[2]), int(sys.argv[1]), 2, torch.device("cpu"))
-    found = {name: compare(case, group) for name, case in CASES.items()}
-    sys.stdout.write(json.dumps(found) + "\n")
-    sys.stdout.flush()
-    group.close()
+def found_by(rank: int, meeting: Path) -> dict[str, Any]:
+    group = DeviceGroup(meeting, rank, 2, torch.device("cpu"))
+    try:
+        return {name: compare(case, group) for name, case in CASES.items()}
+    finally:
+        group.close()
 
 
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(json.dumps(found_by(1, Path(sys.argv[1]))) + "\n")
