@@ -119,9 +119,12 @@ def damaged_line(event: CheckpointsDamaged) -> str:
     if event.continues_from is not None:
         follows = f"The run goes on from the checkpoint before, of round {event.continues_from}"
     elif event.asks_peers:
-        follows = "No checkpoint is left: the weights of peers are looked for; without any, it begins anew"
+        follows = (
+            "No checkpoint is left: the node asks its peers for weights; "
+            "without any, the run starts again from its first round"
+        )
     else:
-        follows = "No checkpoint is left: the run begins anew from its first round"
+        follows = "No checkpoint is left: the run starts again from its first round"
     return f"DAMAGED CHECKPOINT: {names} ({why}). Kept aside, not deleted: {kept}. {follows}."
 
 

@@ -83,7 +83,7 @@ def judge_checkpoints(facts: CheckpointFacts) -> Finding:
             "checkpoints",
             f"none is whole: {damage}",
             "restore one from a backup; otherwise the next start keeps these aside and begins from the weights of "
-            "peers of the family (checkpoint.recover_from_peers), or anew where there are none",
+            "peers of the family (checkpoint.recover_from_peers), or from the first round where there are none",
         )
     return warning(
         "checkpoints",

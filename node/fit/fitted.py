@@ -77,7 +77,7 @@ def read_fitted(path: Path) -> Fitted | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        log.warning("%s is not used, and will be written anew when memory runs out: %s", path, error)
+        log.warning("%s is not used, and is replaced when memory next runs out: %s", path, error)
         return None
     if found.version != VERSION or min(found.rows, found.batch_tokens, found.memory_bytes) < 1:
         log.warning("%s is not used: version %d, where this is %d", path, found.version, VERSION)

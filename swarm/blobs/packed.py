@@ -221,7 +221,9 @@ class PackedBlobs:
                 self._remove(wanted[first : first + REMOVED_AT_ONCE])
             self._empty_log()
         except OSError as error:
-            log.warning("%s is begun anew, for the disk has no room to delete from it: %s", self._path, error)
+            log.warning(
+                "%s is replaced by an empty one, because the disk has no room to delete from it: %s", self._path, error
+            )
             self._delete()
 
     def _empty_log(self) -> None:
@@ -303,7 +305,11 @@ class PackedBlobs:
                 code = getattr(error, "sqlite_errorcode", 0) & 0xFF
                 if code not in _DAMAGED or attempt == 2:
                     raise OSError(_ERRNO.get(code, errno.EIO), str(error), str(self._path)) from error
-                log.warning("%s is damaged (%s) and is begun anew: small blobs are fetched again", self._path, error)
+                log.warning(
+                    "%s is damaged (%s) and is replaced by an empty one: small blobs are fetched again",
+                    self._path,
+                    error,
+                )
                 self._delete()
         raise AssertionError("the second attempt returns or raises")
 
@@ -314,7 +320,10 @@ class PackedBlobs:
         database = self._connected()
         try:
             if self._went_down_open() or _number(database, "PRAGMA user_version") not in (0, VERSION):
-                log.warning("%s is of another version, or was open when the machine went down: begun anew", self._path)
+                log.warning(
+                    "%s is of another version, or was open when the machine went down: it is replaced by an empty one",
+                    self._path,
+                )
                 database.close()
                 self._delete()
                 database = self._connected()

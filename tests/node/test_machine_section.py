@@ -115,7 +115,7 @@ def test_a_node_that_stays_above_its_memory_is_told_and_a_short_peak_is_not() ->
     assert [*short, cap.exceeded_by(usage(1_900_000_000))] == [None] * LOOKS_ABOVE
     long = [cap.exceeded_by(usage(2_100_000_000)) for _ in range(LOOKS_ABOVE)]
     assert long[-1] == "the node held 2.1 GB, above machine.max_memory = 2.0 GB"
-    assert cap.exceeded_by(usage(2_100_000_000)) is None  # the next one begins anew
+    assert cap.exceeded_by(usage(2_100_000_000)) is None  # the next one starts from zero
 
 
 def test_without_a_limit_nothing_is_above_it() -> None:

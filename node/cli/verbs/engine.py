@@ -24,7 +24,7 @@ def install_engine(
 ) -> None:
     """Install vLLM beside starling, for all nodes of this user. 10 GiB for a GPU, 3.5 GiB for a processor.
 
-    Ctrl-C leaves nothing that counts as installed; the next run begins anew.
+    Ctrl-C leaves nothing that counts as installed; the next run starts from the beginning.
     Afterwards: starling up --set engine.backend=vllm.
 
     Example: starling engine install vllm

@@ -59,9 +59,9 @@ def readmit(
 ) -> None:
     """Take back a revocation: the owner signs a later list without that peer or invite.
 
-    A member whose membership has not ended is one again. Its own node still holds the former list and refuses to
-    start: apply the new list there (starling swarm apply), or join anew by an invite, which also brings a key that was
-    rotated meanwhile.
+    The peer is a member again, unless its membership has expired. Its own node still holds the former list and refuses
+    to start: apply the new list there (starling swarm apply), or join again by an invite, which also brings a key that
+    was rotated meanwhile.
 
     Example: starling readmit 12D3KooW…
     """

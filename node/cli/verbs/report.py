@@ -29,8 +29,8 @@ RunsArgument = Annotated[
 def report(
     runs: RunsArgument = None, home: HomeOption = None, html: HtmlOption = None, as_json: JsonOption = False
 ) -> None:
-    """Print the results of a run: reward by task, what came from others, losses, sharing, traffic, faults. The node may
-    be running or not. With two data directories, print both side by side.
+    """Print the results of a run: reward by task, what was learnt from peers, losses, sharing, traffic, faults. The
+    node may be running or not. With two data directories, print both side by side.
 
     Examples:
 

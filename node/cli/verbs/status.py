@@ -17,8 +17,8 @@ CheckOption = Annotated[
 
 
 def status(home: HomeOption = None, as_json: JsonOption = False, check: CheckOption = False) -> None:
-    """Show what the node does: round, rewards, donors, peers, addresses, faults. Of a relay: whom it relays for; of a
-    machine that is lent: to whom.
+    """Show what the node does: round, rewards, donors, peers, addresses, faults. A relay shows the peers that it relays
+    for, a lent machine the node that uses it.
 
     Example: starling status --check
     """

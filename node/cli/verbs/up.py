@@ -88,7 +88,7 @@ def up(
 
     A directory that holds a run keeps its model, tasks and swarm: a plain
     starling up continues it. Settings are checked before anything starts, and
-    everything that is wrong is told at once.
+    all mistakes are listed at once.
 
     The first Ctrl-C finishes the step, checkpoints, and says goodbye; a second
     one stops the node at once. A run that could not save what it learnt ends

@@ -157,7 +157,7 @@ def test_directory_that_lost_all_checkpoints_in_an_earlier_start_still_knows_it(
 
 @pytest.mark.parametrize(
     ("from_round", "asks", "follows"),
-    [(7, False, "of round 7"), (None, True, "weights of peers"), (None, False, "begins anew")],
+    [(7, False, "of round 7"), (None, True, "asks its peers for weights"), (None, False, "starts again")],
 )
 def test_what_is_damaged_is_told_with_its_place_and_what_follows(
     from_round: int | None, asks: bool, follows: str
