@@ -1,9 +1,9 @@
-"""What the tests of the node share: the command, run in this process."""
+"""What the tests of the node share: the command, run in this process; a CPU that stands for a GPU."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,3 +29,26 @@ def starling(
         return code, shown.out, shown.err
 
     return run
+
+
+@pytest.fixture
+def by_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """CPU tensors are dispatched as CUDA's are, to Triton's interpreter, which supports one thread alone."""
+    import torch
+
+    from node.kernels import dispatch
+
+    monkeypatch.setattr(dispatch, "TRITON_DEVICES", {"cpu"})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def as_gpu_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU tensors are dispatched as those of a GPU for which no Triton is installed."""
+    from node.kernels import dispatch
+
+    monkeypatch.setattr(dispatch, "TRITON_DEVICES", {"cpu"})
+    monkeypatch.setattr(dispatch, "_triton_is_installed", lambda: False)

@@ -45,14 +45,16 @@ def empty_mask(rows: int, kv_heads: int, slots: int, dtype: torch.dtype, device:
 
 
 def scores_of(queries: Tensor, past: Past) -> Tensor:
-    """Returns q·k / √d, masked, (B, N, P)."""
+    """Returns q·k / √d, masked, (B, N, P) in float32: scores in the hundreds, as biases of keys make them, would be
+    rounded to whole units in bfloat16."""
     scale = queries.shape[-1] ** -0.5
-    return torch.baddbmm(past.mask, queries, past.keys.transpose(1, 2), beta=1 if past.masked else 0, alpha=scale)
+    keys = past.keys.transpose(1, 2).float()
+    return torch.baddbmm(past.mask.float(), queries.float(), keys, beta=1 if past.masked else 0, alpha=scale)
 
 
 def by_products(queries: Tensor, past: Past) -> tuple[Tensor, Tensor]:
-    """Two matrix products; the softmax between them is in float32."""
-    scores = scores_of(queries, past).float()
+    """Two matrix products; scores and the softmax between them are in float32."""
+    scores = scores_of(queries, past)
     highest = scores.amax(-1, keepdim=True)
     scores.sub_(highest).exp_()
     sums = scores.sum(-1, keepdim=True)

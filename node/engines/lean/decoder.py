@@ -23,11 +23,13 @@ from node.engines.cache_size import NO_CACHE, AttentionShape, CachePlan, plan_ca
 from node.engines.decoder import Drafts, Prefilled, right_aligned
 from node.engines.lean.architectures import Architecture, ModelShape, shape_of
 from node.engines.lean.attention import attention_for, empty_mask, joined
+from node.engines.lean.device_rows import DevicePrompts, DeviceRows
 from node.engines.lean.packing import LayerWeights, Norm, WeightPacker
 from node.engines.lean.passes import Pass, RowPositions
 from node.engines.lean.rotations import Rotations
 from node.engines.lean.row_slots import RowSlots
-from node.engines.lean.shared_prompts import SharedPrompts
+from node.engines.lean.seated_prompts import SeatedPrompts
+from node.engines.lean.step_kernels import step_kernels_for
 from node.engines.lean.timeline import RowTimeline
 from node.kernels.cpu_decoding import HEAD_MULTIPLE, NO_OTHER_PART, NO_SCALE, attend, rms_norm, rotate_heads
 from node.kernels.products import products_for
@@ -60,10 +62,11 @@ class LeanDecoder:
         self._shared_prompts = shared_prompts  # None: the layout that ``plan_cache`` chooses
         self._attention = attention_for(self._device)
         exact_on_cpu = self._device.type == "cpu" and self._dtype == torch.float32
-        self._compiled = exact_on_cpu and self._shape.head_size % HEAD_MULTIPLE == 0
+        self._kernels = step_kernels_for(self._shape, self._device, self._dtype)
+        self._compiled = exact_on_cpu and self._shape.head_size % HEAD_MULTIPLE == 0 and self._kernels is None
         self._store: Tensor
-        self._rows: RowTimeline | RowSlots
-        self._prompts: SharedPrompts | None
+        self._rows: RowTimeline | RowSlots | DeviceRows
+        self._prompts: SeatedPrompts | DevicePrompts | None
         self._divide(torch.empty(0, dtype=self._dtype, device=self._device), NO_CACHE, 0)
         self._without_rows = self._store, self._rows
         self.refresh()
@@ -85,7 +88,7 @@ class LeanDecoder:
 
     @property
     def attention_shape(self) -> AttentionShape:
-        return self._shape.attention(self._dtype.itemsize, masked_rows=not self._compiled)
+        return self._shape.attention(self._dtype.itemsize, masked_rows=self._kernels is None and not self._compiled)
 
     @property
     def free_prompts(self) -> int | None:
@@ -141,12 +144,16 @@ class LeanDecoder:
         if isinstance(self._rows, RowTimeline):
             self._rows.make_room()
         of_pass = self._positions.next_pass(tokens, drafts, self._rows, self._prompts)
-        rotations = self._rotations.at(of_pass.positions)
         x = functional.embedding(of_pass.tokens, self._weights.embedding)
-        for index, layer in enumerate(self._weights.layers):
-            heads = self._heads(x, layer, rotations)  # (n, kv heads, queries + 2, size)
-            mixed = self._attend_compiled(heads, index, of_pass) if self._compiled else self._attend(heads, index)
-            x = self._rest_of_layer(x, mixed, layer)
+        if self._kernels is not None:
+            for index, layer in enumerate(self._weights.layers):
+                x = self._rest_of_layer(x, self._attend_by_kernels(x, layer, index), layer)
+        else:
+            rotations = self._rotations.at(of_pass.positions)
+            for index, layer in enumerate(self._weights.layers):
+                heads = self._heads(x, layer, rotations)  # (n, kv heads, queries + 2, size)
+                mixed = self._attend_compiled(heads, index, of_pass) if self._compiled else self._attend(heads, index)
+                x = self._rest_of_layer(x, mixed, layer)
         self._advance(1 if drafts is None else drafts.counts + 1)
         return self._logits(x)[: of_pass.wanted]
 
@@ -189,9 +196,7 @@ class LeanDecoder:
 
     def _heads(self, x: Tensor, layer: LayerWeights, rotations: Tensor) -> Tensor:
         """Returns each key-value head's rotated queries, rotated key and value, (n, kv heads, queries + 2, size)."""
-        shape = self._shape
-        joint = layer.queries_keys_values.plain(self._norm(x, layer.attention_norm))
-        heads = joint.view(-1, shape.kv_heads, shape.queries + 2, shape.head_size)
+        shape, heads = self._shape, self._unrotated(x, layer)
         if self._compiled:
             scale = NO_SCALE if layer.head_scale is None else layer.head_scale.numpy()
             rotate_heads(heads.numpy(), scale, torch.view_as_real(rotations).flatten(1).numpy(), shape.epsilon)
@@ -207,6 +212,19 @@ class LeanDecoder:
             rotating.copy_(torch.view_as_real(pairs * rotations[:, None, None]).flatten(-2))
         return heads
 
+    def _unrotated(self, x: Tensor, layer: LayerWeights) -> Tensor:
+        """Returns each key-value head's queries, key and value, (n, kv heads, queries + 2, size)."""
+        shape = self._shape
+        joint = layer.queries_keys_values.plain(self._norm(x, layer.attention_norm))
+        return joint.view(-1, shape.kv_heads, shape.queries + 2, shape.head_size)
+
+    def _attend_by_kernels(self, x: Tensor, layer: LayerWeights, index: int) -> Tensor:
+        """Keeps each row's newest key and value. Returns attention's output over its past, (n, query heads × size)."""
+        rows, prompts = self._rows, self._prompts
+        assert self._kernels is not None and isinstance(rows, DeviceRows) and not isinstance(prompts, SeatedPrompts)
+        heads, table = self._unrotated(x, layer), self._rotations.angles
+        return self._kernels.attend(heads, layer.head_scale, table, index, rows, prompts, self._positions.positions)
+
     def _attend(self, heads: Tensor, index: int) -> Tensor:
         """Writes each row's newest key and value. Returns attention's output over its past, (n, query heads × size)."""
         shape, count, timeline = self._shape, len(heads), self._rows
@@ -215,7 +233,7 @@ class LeanDecoder:
         batches = count * shape.kv_heads
         past = timeline.past(index, batches)
         queries = heads.view(batches, shape.queries + 2, shape.head_size)[:, :-2]
-        if self._prompts is not None:
+        if isinstance(self._prompts, SeatedPrompts):
             own, own_logs = self._attention(queries, past)
             mixed = joined(own, own_logs, *self._prompts.attend(queries, index))
         else:
@@ -230,7 +248,7 @@ class LeanDecoder:
         assert isinstance(rows, RowSlots)
         other, other_logs, places = NO_OTHER_PART
         if of_pass.seats is not None:
-            assert self._prompts is not None
+            assert isinstance(self._prompts, SeatedPrompts)
             queries = heads[:, :, :-2].flatten(0, 1)
             attended = self._prompts.attend_by_prompt(queries, index, of_pass.seats)
             other, other_logs = (found.numpy() for found in attended)
@@ -252,6 +270,9 @@ class LeanDecoder:
     def _rest_of_layer(self, x: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
         """Adds the output projection, the MLP and both residuals."""
         after = layer.attention_output.plus(mixed, x)
+        inner = None if self._kernels is None or self._shape.parallel else self._kernels.gated(after, layer)
+        if inner is not None:
+            return layer.down.plus(inner, after)
         normed = self._norm(x if self._shape.parallel else after, layer.mlp_norm)
         inner = (layer.up if layer.gate is None else layer.gate).activated(normed, self._shape.activation)
         if layer.gate is not None:
@@ -287,16 +308,22 @@ class LeanDecoder:
         lead = 0 if plan.shared else longest_prompt
         self._store = store
         rows = (plan.rows, plan.slots)
-        if self._compiled:
-            self._rows = RowSlots(*self._divided(own_keys, own_values, *rows, transposed=True), lead=lead)
+        own = self._divided(own_keys, own_values, *rows, transposed=self._compiled)
+        if self._kernels is not None:
+            self._rows = DeviceRows(*own, lead=lead)
+        elif self._compiled:
+            self._rows = RowSlots(*own, lead=lead)
         else:
-            own = self._divided(own_keys, own_values, *rows, transposed=False)
             self._rows = RowTimeline(*own, self._mask(*rows), lead=lead)
         self._prompts = None
         if plan.shared:
             prompts = (plan.prompts, plan.prompt_slots)
             held = self._divided(keys, values, *prompts, transposed=False)
-            self._prompts = SharedPrompts(*held, self._mask(*prompts), rows=plan.rows, attention=self._attention)
+            self._prompts = (
+                SeatedPrompts(*held, self._mask(*prompts), rows=plan.rows, attention=self._attention)
+                if self._kernels is None
+                else DevicePrompts(*held, rows=plan.rows)
+            )
 
     def _divided(
         self, keys: Tensor, values: Tensor, count: int, slots: int, *, transposed: bool

@@ -13,7 +13,8 @@ from torch import Tensor
 from node.engines.cache_size import ROW_MULTIPLE
 from node.engines.decoder import Drafts
 from node.engines.lean.row_slots import RowSlots
-from node.engines.lean.shared_prompts import Seats, SharedPrompts
+from node.engines.lean.seated_prompts import SeatedPrompts, Seats
+from node.engines.lean.shared_prompts import SharedPrompts
 from node.engines.lean.timeline import RowTimeline
 
 
@@ -30,24 +31,24 @@ class Pass:
 
 
 class RowPositions:
-    """Where in its completion each row's next token is, prompt included."""
+    """Where in its completion each row's next token is, prompt included: ``positions`` (rows,) int64 on the device."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self._tokens = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._positions = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.positions = torch.zeros(rows, dtype=torch.int64, device=device)
 
     def join(self, rows: slice, lengths: Sequence[int]) -> None:
-        self._positions[rows] = torch.tensor(lengths, device=self._positions.device)
+        self.positions[rows] = torch.tensor(lengths, device=self.positions.device)
 
     def leave(self, holes: Tensor, tails: Tensor) -> None:
-        self._positions[holes] = self._positions[tails]
+        self.positions[holes] = self.positions[tails]
 
     def advance(self, tokens: NDArray[np.int64] | int) -> None:
         """Adds to the number of tokens of each present row; negative for fewer."""
         if isinstance(tokens, int):
-            self._positions.add_(tokens)
+            self.positions.add_(tokens)
         else:
-            self._positions[: len(tokens)] += torch.from_numpy(tokens)
+            self.positions[: len(tokens)] += torch.from_numpy(tokens)
 
     def next_pass(
         self, tokens: Tensor, drafts: Drafts | None, rows: RowTimeline | RowSlots, prompts: SharedPrompts | None
@@ -60,8 +61,8 @@ class RowPositions:
         self._tokens[:present].copy_(tokens)
         row_of = np.arange(present)
         slots = _slots_of(rows, row_of, np.zeros(present, dtype=np.int64))
-        seats = None if prompts is None else prompts.seats
-        return Pass(present, self._tokens[:count], self._positions[:count], row_of, slots, seats)
+        seats = prompts.seats if isinstance(prompts, SeatedPrompts) else None
+        return Pass(present, self._tokens[:count], self.positions[:count], row_of, slots, seats)
 
     def _drafted(
         self, newest: Tensor, drafts: Drafts, rows: RowTimeline | RowSlots, prompts: SharedPrompts | None
@@ -73,8 +74,8 @@ class RowPositions:
         first_of_row = torch.from_numpy(after == 0)
         tokens[:wanted][first_of_row] = newest
         tokens[:wanted][~first_of_row] = torch.from_numpy(drafts.tokens)
-        positions[:wanted] = self._positions[torch.from_numpy(row_of)] + torch.from_numpy(after)
-        seats = None if prompts is None else prompts.seats_of(row_of, count)
+        positions[:wanted] = self.positions[torch.from_numpy(row_of)] + torch.from_numpy(after)
+        seats = prompts.seats_of(row_of, count) if isinstance(prompts, SeatedPrompts) else None
         return Pass(wanted, tokens, positions, row_of, _slots_of(rows, row_of, after), seats)
 
 

@@ -23,6 +23,11 @@ class Rotations:
         self._table = torch.ones((length, head_size // 2), dtype=torch.complex64, device=self._device)
         self._table[:, :pairs] = torch.complex(cosines[:, :pairs], sines[:, :pairs])
 
+    @property
+    def angles(self) -> Tensor:
+        """The table as numbers, (length, head size): of each pair its cosine and its sine."""
+        return torch.view_as_real(self._table).flatten(1)
+
     def at(self, positions: Tensor) -> Tensor:
         """Returns (n, head size / 2) complex64. Positions beyond the table, which only rows without a reader have, get
         its last entry."""

@@ -1,7 +1,7 @@
 """The rows' own keys and values where each row has an end of its own: rows may grow by unlike numbers of tokens.
 
 A row's prompt, if the row holds it, ends at slot ``lead``; its completion's tokens follow from there. So no row is ever
-moved to make room, and nothing is masked: compiled attention reads a row from its start to its end.
+moved to make room, and nothing is masked: attention reads a row from its start to its end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class RowSlots:
-    """``keys`` and ``values`` are (layers, rows, kv heads, slots, size), in host memory; every value is finite.
+    """``keys`` and ``values`` are (layers, rows, kv heads, slots, size).
 
     ``lead``: the most slots that a joining row brings along.
     """
@@ -33,7 +33,7 @@ class RowSlots:
 
     @cached_property
     def host_layers(self) -> tuple[tuple[NDArray[Any], NDArray[Any]], ...]:
-        """Each layer's keys, (rows, kv heads, size, slots), and values, (rows, kv heads, slots, size)."""
+        """Each layer's keys, (rows, kv heads, size, slots), and values, (rows, kv heads, slots, size), of a CPU."""
         return tuple(
             (keys.transpose(-1, -2).numpy(), values.numpy())
             for keys, values in zip(self.keys, self.values, strict=True)

@@ -175,10 +175,14 @@ for module, name, arguments, constants in [
 """
 
 LAUNCH = """
+import functools
+
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
+from node.kernels.decoding.triton_attention import Rows, attend, rotate_and_keep
+from node.kernels.decoding.triton_mlp import gated
 from node.kernels.drawing.draw_keys import DrawKeys
 from node.kernels.drawing.triton_draw import draw_on_device
 from node.kernels.head.slopes import Slopes
@@ -200,6 +204,7 @@ compiled = {}
 def compile_as_launched(self, *arguments, grid, warmup, **options):
     kernel = launch(self, *arguments, grid=grid, warmup=True, **options)
     compiled.setdefault(self.fn.__name__, []).append(kernel.asm["ptx"])
+    assert kernel.metadata.shared <= 48 * 1024, self.fn.__name__
     return kernel
 
 driver.set_active(Hopper())
@@ -213,7 +218,19 @@ slopes = Slopes(running[0], running[1], torch.zeros(64, dtype=torch.int64), runn
 for width, bias in [(8192, None), (1, torch.zeros(1, dtype=torch.bfloat16))]:
     fold(running[:, :4], torch.zeros(4, width), bias, 1.0)
     slope_of(torch.zeros(4, width), bias, 8192, 1.0, slopes.rows(slice(0, 4)))
-assert {name: len(each) for name, each in compiled.items()} == {"_block_sums": 3, "_choose": 3, "_fold": 2, "_slope": 2}
+half = functools.partial(torch.zeros, dtype=torch.bfloat16)
+places = torch.zeros(4, dtype=torch.int32)
+for queries, size, shared in [(7, 64, True), (4, 128, False)]:
+    cache = [half(4, 2, 320, size)] * 4
+    prompts = cache[2:] if shared else [None, None]
+    rows = Rows(*cache[:2], places, places.long(), *prompts, places, places)
+    heads = half(4, 2, queries + 2, size)
+    rotate_and_keep(heads, None if shared else half(queries + 1, size), torch.zeros(64, size), 1e-6, rows)
+    attend(heads, rows, 1 if shared else 1000)
+gated(half(256, 896), half(896), half(4864, 896), half(4864, 896), 1e-6, "silu")
+launches = {"_block_sums": 3, "_choose": 3, "_fold": 2, "_slope": 2}
+launches |= {"_rotate_and_keep": 2, "_attend": 2, "_join": 1, "_gated": 1}
+assert {name: len(each) for name, each in compiled.items()} == launches
 for name in ("_fold", "_slope"):
     assert all("cvt.rn.bf16" in ptx and "cvt.rz" not in ptx for ptx in compiled[name]), name  # to the nearest
 """

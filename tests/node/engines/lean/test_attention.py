@@ -37,3 +37,14 @@ def test_part_that_weighs_nothing_beside_the_other_leaves_the_other_alone() -> N
     one, other = torch.ones(1, 1, 4), torch.full((1, 1, 4), 2.0)
     assert torch.equal(joined(one, torch.full((1, 1, 1), 300.0), other, torch.full((1, 1, 1), -300.0)), one)
     assert torch.equal(joined(one, torch.full((1, 1, 1), -300.0), other, torch.full((1, 1, 1), 300.0)), other)
+
+
+def test_large_bias_of_keys_costs_no_more_than_the_rounding_of_weights_and_result() -> None:
+    random = torch.Generator().manual_seed(3)
+    queries, keys, values = (torch.randn(2, 40, 64, generator=random).bfloat16() for _ in range(3))
+    keys[..., 0] += 150
+    past = Past(keys, values, torch.zeros(2, 1, 40, dtype=torch.bfloat16), masked=False)
+    mixed, _ = by_products(queries, past)
+    weights = torch.softmax(queries.double() @ keys.double().transpose(1, 2) / 8, dim=-1)
+    error = (mixed.double() - weights @ values.double()).abs() / (weights @ values.double().abs())
+    assert error.max() <= 2 * 2.0**-8

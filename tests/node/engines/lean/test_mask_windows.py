@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from node.engines.lean.attention import MASK_ALIGNMENT, by_products, empty_mask
-from node.engines.lean.shared_prompts import SharedPrompts
+from node.engines.lean.seated_prompts import SeatedPrompts
 from node.engines.lean.timeline import RowTimeline
 
 META = torch.device("meta")
@@ -46,12 +46,12 @@ def test_every_window_of_a_timeline_begins_aligned_and_holds_the_slots_that_rows
 
 
 def test_every_window_of_shared_prompts_begins_aligned() -> None:
-    prompts = SharedPrompts(*cache(61, META), rows=ROWS, attention=by_products)
+    prompts = SeatedPrompts(*cache(61, META), rows=ROWS, attention=by_products)
     rng = np.random.default_rng(0)
     for _ in range(3):
         _, names = prompts.add(rng.integers(1, 61, 2).tolist(), [1, 1])
         prompts.join(slice(0, len(names)), names)
-        window = prompts._layer_mask[:, :, prompts._first : 61]
+        window = prompts._batch_mask[:, :, prompts._first : 61]
         assert is_aligned(window) and prompts._first <= 61 - prompts._lengths[: prompts._held].max()
         prompts.leave([0, 1], [], [], 0)
 

@@ -1,0 +1,97 @@
+"""A decode step by the kernels of ``node.kernels.decoding``, on a device for which Triton compiles.
+
+A layer takes eight launches, of which one joins the parts of attention where few rows are read in several:
+norm · queries, keys, values · rotate and keep · attend (· join) · output · gated half of the MLP · down.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from node.engines.lean.architectures import ModelShape
+from node.engines.lean.device_rows import DevicePrompts, DeviceRows
+from node.engines.lean.packing import LayerWeights
+from node.engines.lean.projections import DenseProjection
+from node.kernels.dispatch import is_for_triton
+
+log = logging.getLogger(__name__)
+HALF_FORMATS: Final = (torch.bfloat16, torch.float16)  # for float32 the vendor's products are faster
+
+
+class StepKernels:
+    def __init__(self, shape: ModelShape, device: torch.device) -> None:
+        self._shape = shape
+        self._processors = _processors(device)
+
+    def attend(
+        self,
+        heads: Tensor,
+        head_scale: Tensor | None,
+        table: Tensor,
+        layer: int,
+        rows: DeviceRows,
+        prompts: DevicePrompts | None,
+        positions: Tensor,
+    ) -> Tensor:
+        """Norms and rotates queries and keys in ``heads``, (n, kv heads, queries + 2, size), in place, and keeps keys
+        and values. Returns attention's output over each row's past, (n, query heads × size).
+
+        ``table`` as of ``rotate_and_keep``; ``positions``, (rows,) int64, of each row's newest token.
+        """
+        from node.kernels.decoding.triton_attention import Rows, attend, rotate_and_keep
+
+        held = Rows(
+            rows.layer_keys[layer],
+            rows.layer_values[layer],
+            rows.device_starts,
+            positions,
+            None if prompts is None else prompts.layer_keys[layer],
+            None if prompts is None else prompts.layer_values[layer],
+            rows.device_starts if prompts is None else prompts.device_places,
+            rows.device_starts if prompts is None else prompts.device_lengths,
+        )
+        rotate_and_keep(heads, head_scale, table, self._shape.epsilon, held)
+        return attend(heads, held, self._processors).flatten(1)
+
+    def gated(self, x: Tensor, layer: LayerWeights) -> Tensor | None:
+        """Returns activation(n Gᵀ) ∘ (n Uᵀ), n the normed ``x``; None where the layer's matrices are not plain."""
+        gate, up = layer.gate, layer.up
+        if not (isinstance(gate, DenseProjection) and isinstance(up, DenseProjection)):
+            return None
+        plain = gate.bias is None and up.bias is None and gate.weight.is_contiguous() and up.weight.is_contiguous()
+        if not (plain and self._shape.root_mean_square and x.dtype in HALF_FORMATS):
+            return None
+        from node.kernels.decoding.triton_mlp import gated
+
+        return gated(x, layer.mlp_norm.weight, gate.weight, up.weight, self._shape.epsilon, self._shape.activation)
+
+
+def step_kernels_for(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> StepKernels | None:
+    """Returns the kernels if Triton compiles for the device, and there they compute what torch does."""
+    if not is_for_triton(device) or not _agree(shape.queries, shape.head_size, device, dtype):
+        return None
+    return StepKernels(shape, device)
+
+
+@cache
+def _agree(queries: int, size: int, device: torch.device, dtype: torch.dtype) -> bool:
+    from triton.errors import TritonError
+
+    from node.kernels.decoding.agreement import disagreement
+
+    try:
+        why = disagreement(queries, size, device, dtype)
+    except (RuntimeError, TritonError) as error:
+        why = f"{type(error).__name__}: {error}"
+    if why is not None:
+        log.warning("the kernels for generating do not work on %s, so torch generates, slower: %s", device, why)
+    return why is None
+
+
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

@@ -1,0 +1,1 @@
+"""Kernels of the embedded engine's decode step on a GPU."""
