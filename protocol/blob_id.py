@@ -69,10 +69,3 @@ def id_of_chunk_hashes(size_bytes: int, hashes: Sequence[bytes]) -> bytes:
             f"expected {chunk_count(size_bytes)} of {HASH_BYTES} bytes each"
         )
     return hashlib.sha256(b"".join((_DOMAIN, size_bytes.to_bytes(8, "big"), *hashes))).digest()
-
-
-def verify_chunk(chunk: bytes, expected: bytes) -> None:
-    """Raises ``IntegrityError`` unless ``chunk`` has the SHA-256 ``expected``."""
-    found = hashlib.sha256(chunk).digest()
-    if found != expected:
-        raise IntegrityError(f"a chunk of {len(chunk)} bytes has hash {found.hex()}, not {expected.hex()}")

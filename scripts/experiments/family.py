@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from msgspec.structs import replace
-
 from scripts.bench.common.reporting import Figure
 from scripts.experiments.harness.experiment import (
     WINDOW,
@@ -89,11 +87,6 @@ COMPARED: Final = (
 
 def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
     return run_plan("family", condition, seed, rounds, nodes=NODES, tasks=tuple(SKILLS), measuring=MEASURING)
-
-
-def plan_measured_at_end(condition: Condition, seed: int, rounds: int) -> RunPlan:
-    """Returns the same run without its other measurements, which take half of its time."""
-    return replace(plan(condition, seed, rounds), measure_at=(rounds,))
 
 
 EXPERIMENT: Final = Experiment(

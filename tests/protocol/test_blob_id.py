@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import limits
-from protocol.blob_id import blob_id, chunk_count, chunk_hashes, id_of_chunk_hashes, size_and_chunk_hashes, verify_chunk
+from protocol.blob_id import blob_id, chunk_count, chunk_hashes, id_of_chunk_hashes, size_and_chunk_hashes
 from protocol.errors import IntegrityError, OversizedError
 
 CHUNK = limits.CHUNK_BYTES
@@ -33,14 +33,6 @@ def test_pieces_of_any_sizes_give_the_id_of_the_whole(sizes: list[int]) -> None:
 
 def test_content_that_ends_in_zeros_has_an_id_of_its_own() -> None:
     assert len({blob_id(b"a"), blob_id(b"a\0"), blob_id(b"a\0\0"), blob_id(b"")}) == 4
-
-
-def test_chunk_that_does_not_match_its_hash_is_refused() -> None:
-    expected = hashlib.sha256(b"chunk").digest()
-    verify_chunk(b"chunk", expected)
-    for wrong in (b"chunk ", b"", b"chunl"):
-        with pytest.raises(IntegrityError, match=expected.hex()):
-            verify_chunk(wrong, expected)
 
 
 @pytest.mark.parametrize(

@@ -9,24 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from node.configuration import LearnerSection, PolicySection
 from node.learner.allocation.success import SuccessTracker
 from node.learner.answers.rehearsal import Rehearsal
 from node.learner.answers.right_answers import RightAnswer
 from node.learner.steps import step
-from node.learner.steps.optimizer import MasterAdamW
-from node.policy.first_factors import FIRST_FACTOR
-from node.policy.policy import Policy
 from protocol.errors import StarlingError
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, FinishReason, Group
 from scripts.experiments.harness.experiment import Condition, Experiment
-from scripts.experiments.harness.learner_ablations import ABLATIONS, change_trained
+from scripts.experiments.harness.learner_ablations import ABLATIONS
 from scripts.experiments.harness.nodes_run import execute
 from scripts.experiments.harness.plans import NodePlan, RunPlan, RunResult, load_result, save_result
 from scripts.experiments.harness.runs import missing, run_all
@@ -180,31 +175,3 @@ def test_what_goes_wrong_in_the_network_reaches_who_asked(tmp_path: Path) -> Non
         with pytest.raises(StarlingError, match="told"):
             swarm.ask(fails)
         swarm.pass_time(1.0)
-
-
-def loaded(rank: int) -> Policy:
-    return Policy.load(PolicySection(model="builtin:wren", device="cpu", dtype="float32", adapter_rank=rank))
-
-
-def test_matrices_trained_whole_are_those_that_an_adapter_adapts() -> None:
-    adapted = {name.partition(FIRST_FACTOR)[0] for name in loaded(2).trainable() if FIRST_FACTOR in name}
-    whole = loaded(0)
-    change_trained(whole, "matrices")
-    assert {f"base_model.model.{name.removesuffix('.weight')}" for name in whole.trainable()} == adapted
-
-
-def test_head_beside_an_adapter_is_trained_at_a_tenth_of_its_rate() -> None:
-    policy = loaded(2)
-    factors = policy.trainable().keys()
-    change_trained(policy, "head")
-    (head,) = policy.trainable().keys() - factors
-    before = {name: p.detach().clone() for name, p in policy.trainable().items()}
-    with ABLATIONS["head at a tenth of the rate"]():
-        optimizer = MasterAdamW(policy.trainable(), LearnerSection(learning_rate=1e-3))
-        for parameter in policy.trainable().values():
-            parameter.grad = torch.ones_like(parameter)
-        optimizer.step()
-    moved = {name: float((p.detach() - before[name]).abs().max()) for name, p in policy.trainable().items()}
-    assert policy.base.get_output_embeddings().weight is policy.trainable()[head]
-    assert moved.pop(head) == pytest.approx(1e-4, rel=1e-2)
-    assert list(moved.values()) == pytest.approx([1e-3] * len(moved), rel=1e-2)

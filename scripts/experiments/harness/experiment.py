@@ -52,7 +52,6 @@ class Condition:
     settings: Settings
     seeds_most: int | None = None  # of the seeds requested; None: all
     ablations: tuple[str, ...] = ()  # parts of the learner that are replaced: ``learner_ablations``
-    trained: str = ""  # what is trained where it is not all: ``learner_ablations.change_trained``
 
     def seeds(self, wanted: int) -> int:
         return wanted if self.seeds_most is None else min(wanted, self.seeds_most)
@@ -94,7 +93,6 @@ def run_plan(
         measure_prompts=measuring.prompts,
         measure_samples=measuring.samples,
         ablations=condition.ablations,
-        trained=condition.trained,
     )
 
 

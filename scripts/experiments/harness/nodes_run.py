@@ -45,7 +45,7 @@ from node.tasks.split import Part, held_out_prompts
 from node.tasks.task import Task
 from protocol.messages import PromptRef
 from scripts.experiments.harness.family_averaging import WaitingAverager
-from scripts.experiments.harness.learner_ablations import ABLATIONS, change_trained
+from scripts.experiments.harness.learner_ablations import ABLATIONS
 from scripts.experiments.harness.plans import Measurement, NodeHistory, NodePlan, RunPlan, RunResult
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm, SwarmMember
 from scripts.experiments.harness.skills import EIGHT_SKILLS
@@ -225,8 +225,6 @@ def execute(
         for node_plan in plan.nodes:
             config = node_plan.config(plan.seed).model_copy(update={"policy": section_of(node_plan, models)})
             policy = Policy.load(config.policy)
-            if plan.trained:
-                change_trained(policy, plan.trained)
             member = swarm.member(node_plan.name) if swarm is not None else None
             clock = swarm.now_seconds if swarm is not None else time.time
             engine = engine_of_node(config, policy, folder / "engines" / node_plan.name, stack)
