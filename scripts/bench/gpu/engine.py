@@ -14,15 +14,36 @@ if TYPE_CHECKING:
     from node.engines.engine import GenerationRequest, Sample
     from node.policy.policy import Policy
 
+BUILTIN: Final = ("wren", "robin", "finch")
 LOGP_BOUNDS: Final = {torch.float32: 2e-3, torch.bfloat16: 0.25}  # nats; bf16 rounds logits of 8 to 2^-5
 
 
 def engine(bench: Bench) -> None:
-    for dtype in (torch.float32, torch.bfloat16):
+    both = (torch.float32, torch.bfloat16)
+    for dtype in bench.at_scale(tiny=both[1:], quick=both, full=both):
         layers = bench.at_scale(tiny=2, quick=4, full=4)
         shape = bench.at_scale(tiny="tiny", quick="Qwen2.5-0.5B", full="Qwen2.5-0.5B")
         _against_the_model(bench, random_policy(shape, bench.device, dtype, layers=layers))
+    _trained(bench)
     _speed(bench)
+
+
+def _trained(bench: Bench) -> None:
+    """The built-in models, whose logits are as large as training makes them, pass the check of their forward pass."""
+    from node.configuration import PolicySection
+    from node.learner.objective.forward import Network, check_network
+    from node.policy.policy import Policy
+    from protocol.errors import ConfigurationError
+
+    for name in bench.at_scale(tiny=("wren",), quick=BUILTIN, full=BUILTIN):
+        refused = ""
+        section = {"model": f"builtin:{name}", "device": bench.device.type, "dtype": "bfloat16"}
+        try:
+            policy = Policy.load(PolicySection.model_validate(section))
+            check_network(policy.model, Network.of(policy.model, policy.tokens.vocabulary))
+        except ConfigurationError as error:
+            refused = str(error)
+        bench.same(f"{name} in bfloat16 is trained{refused and ': ' + refused}", refused, "")
 
 
 def _against_the_model(bench: Bench, policy: Policy) -> None:
@@ -33,7 +54,7 @@ def _against_the_model(bench: Bench, policy: Policy) -> None:
     requests = requests_of(bench.at_scale(tiny=2, quick=8, full=16), 2, policy.tokens.vocabulary, 20, length)
     name = str(policy.dtype).removeprefix("torch.")
     decoder = TorchEngine(policy, rows=bench.at_scale(tiny=3, quick=12, full=24), seed=0)
-    for temperature in (0.0, 1.0):
+    for temperature in bench.at_scale(tiny=(0.0,), quick=(0.0, 1.0), full=(0.0, 1.0)):
         groups = decoder.generate(requests, Sampling(temperature, 0))
         again = decoder.generate(requests, Sampling(temperature, 0))
         same = [s.token_ids.tolist() for g in groups for s in g] == [s.token_ids.tolist() for g in again for s in g]
@@ -73,7 +94,7 @@ def _speed(bench: Bench) -> None:
 
     shape = bench.at_scale(tiny="tiny", quick="Qwen2.5-0.5B", full="Qwen2.5-0.5B")
     policy = random_policy(shape, bench.device, torch.bfloat16)
-    prompts, completions, new = bench.at_scale(tiny=(2, 2, 3), quick=(16, 8, 32), full=(32, 8, 128))
+    prompts, completions, new = bench.at_scale(tiny=(1, 2, 2), quick=(16, 8, 32), full=(32, 8, 128))
     requests = requests_of(
         prompts, completions, policy.tokens.vocabulary, bench.at_scale(tiny=4, quick=128, full=512), new
     )

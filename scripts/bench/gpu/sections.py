@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from scripts.bench.gpu.bench import Bench
+from scripts.bench.gpu.decoding import decoding
 from scripts.bench.gpu.drawing import drawing
 from scripts.bench.gpu.engine import engine
 from scripts.bench.gpu.head import head
@@ -31,9 +32,10 @@ SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
         "limits": Section(limits, 40),
         "sparse": Section(sparse_updates, 50),
         "diffs": Section(weight_diffs, 40),
-        "drawing": Section(drawing, 45),
+        "decoding": Section(decoding, 45),
+        "drawing": Section(drawing, 40),
         "head": Section(head, 50),
-        "engine": Section(engine, 70),
+        "engine": Section(engine, 60),
     }
-    | {name: Section(partial(learner_round, name=name), 55) for name in LEARNERS}
+    | {name: Section(partial(learner_round, name=name), 48) for name in LEARNERS}
 )

@@ -1,0 +1,112 @@
+"""The kernels of a decode step: against torch, in a captured graph, and their times against the bytes they read."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from scripts.bench.gpu.bench import Bench, largest_difference
+
+if TYPE_CHECKING:
+    from node.kernels.decoding.triton_attention import Rows
+
+HEADS: Final = ((7, 64), (1, 64), (4, 128), (7, 128))  # queries a key-value head, size: Qwen2.5, Pythia, Llama, 7 B
+DTYPES: Final = (torch.bfloat16, torch.float16, torch.float32)
+KV_HEADS, QUERIES, SIZE, HIDDEN, INNER = 2, 7, 64, 896, 4864  # Qwen2.5-0.5B
+
+
+def decoding(bench: Bench) -> None:
+    from node.kernels.decoding.agreement import disagreement
+
+    shapes = bench.at_scale(tiny=((2, 16),), quick=HEADS, full=HEADS)
+    for (queries, size), dtype in product(shapes, bench.at_scale(tiny=DTYPES[:1], quick=DTYPES, full=DTYPES)):
+        name = f"{queries} queries of {size}, {str(dtype).removeprefix('torch.')}: against torch"
+        bench.same(name, disagreement(queries, size, bench.device, dtype), None)
+    if bench.device.type == "cuda":
+        _captured(bench)
+    _time(bench)
+
+
+def _batch(bench: Bench, prompts: int, completions: int, prompt: int, own: int) -> tuple[Tensor, Rows]:
+    """Returns heads and rows of a batch whose completions have ``own`` tokens each, after shared prompts."""
+    from node.kernels.decoding.triton_attention import Rows
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, device=bench.device).bfloat16()
+
+    rows = prompts * completions
+    places = torch.arange(prompts, device=bench.device, dtype=torch.int32).repeat_interleave(completions)
+    keys, values = (normal(rows, KV_HEADS, own + 16, SIZE) for _ in range(2))
+    prompt_keys, prompt_values = (normal(prompts, KV_HEADS, prompt, SIZE) for _ in range(2))
+    positions = torch.full((rows,), prompt + own - 1, device=bench.device)
+    lengths = torch.full((prompts,), prompt, device=bench.device, dtype=torch.int32)
+    starts = torch.zeros_like(places)
+    held = Rows(keys, values, starts, positions, prompt_keys, prompt_values, places, lengths)
+    return normal(rows, KV_HEADS, QUERIES + 2, SIZE), held
+
+
+def _captured(bench: Bench) -> None:
+    """A captured step reads the positions that are in their tensor when it is replayed."""
+    from node.kernels.decoding.triton_attention import attend, rotate_and_keep
+
+    heads, rows = _batch(bench, 4, 2, 40, 9)
+    table = torch.ones(200, SIZE, device=bench.device)
+
+    def step() -> Tensor:
+        again = heads.clone()
+        rotate_and_keep(again, None, table, 1e-6, rows)
+        mixed = attend(again, rows, 132)
+        rows.positions.add_(1)
+        return mixed
+
+    step()
+    rows.positions.sub_(1)
+    expected = torch.stack([step() for _ in range(3)])
+    rows.positions.sub_(3)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        mixed = step()
+    found = list[Tensor]()
+    for _ in range(3):
+        graph.replay()
+        found.append(mixed.clone())
+    bench.check("a captured graph", largest_difference(torch.stack(found), expected), 0.0)
+
+
+def _time(bench: Bench) -> None:
+    from node.kernels.decoding.triton_attention import attend
+    from node.kernels.decoding.triton_mlp import gated
+
+    is_cuda = bench.device.type == "cuda"
+    processors = torch.cuda.get_device_properties(bench.device).multi_processor_count if is_cuda else 1
+    for prompts, completions in bench.at_scale(tiny=((1, 2),), quick=((32, 8),), full=((4, 8), (32, 8), (1, 256))):
+        prompt, own = bench.at_scale(tiny=(20, 5), quick=(512, 128), full=(512, 128))
+        heads, rows = _batch(bench, prompts, completions, prompt, own)
+        least = 4.0 * KV_HEADS * SIZE * (prompts * prompt + prompts * completions * own)
+        name = f"attention, {prompts} × {completions} rows of {prompt} + {own}"
+        bench.time(name, lambda h=heads, r=rows: attend(h, r, processors), bytes_moved=least)  # type: ignore[misc]
+        own_least = 4.0 * KV_HEADS * SIZE * prompts * completions * (prompt + own)
+        keys, values = (torch.randn(*(len(heads), KV_HEADS, prompt + own, SIZE), device=bench.device) for _ in "kv")
+        mixing = (heads[:, :, :-2].contiguous(), keys.bfloat16(), values.bfloat16())
+        bench.time(
+            f"the same by torch, prompts in the rows, {prompts} × {completions}",
+            lambda m=mixing: functional.scaled_dot_product_attention(*m),  # type: ignore[misc]
+            bytes_moved=own_least,
+        )
+    hidden, inner = bench.at_scale(tiny=(32, 48), quick=(HIDDEN, INNER), full=(HIDDEN, INNER))
+    gate, up = (torch.randn(inner, hidden, device=bench.device).bfloat16() for _ in range(2))
+    norm = torch.ones(hidden, device=bench.device).bfloat16()
+    for count in bench.at_scale(tiny=(2,), quick=(256,), full=(8, 64, 256, 1024)):
+        x = torch.randn(count, hidden, device=bench.device).bfloat16()
+        work = {"bytes_moved": 4.0 * inner * hidden, "flops": 4.0 * count * inner * hidden}
+        bench.time(f"gated half, {count} rows", lambda x=x: gated(x, norm, gate, up, 1e-6, "silu"), **work)  # type: ignore[misc]
+        bench.time(f"the same by torch, {count} rows", lambda x=x: _by_torch(x, norm, gate, up), **work)  # type: ignore[misc]
+
+
+def _by_torch(x: Tensor, norm: Tensor, gate: Tensor, up: Tensor) -> Tensor:
+    normed = functional.rms_norm(x, x.shape[-1:], norm, 1e-6)
+    return functional.silu(normed @ gate.T).mul_(normed @ up.T)
