@@ -1,7 +1,7 @@
 """Does a node that generates on vLLM learn as one on the embedded engine does? The three built-in models, together.
 
     starling engine install vllm --build cpu
-    python -m scripts.experiments.engines [--rounds 80] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
+    python -m scripts.experiments.engines [--rounds 300] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
 
 wren, robin and finch learn the default swarm's six tasks and share rollouts. In one condition all have the embedded
 engine, in the others wren's is elsewhere: the embedded engine in a process of its own, which samples from weights in
@@ -33,7 +33,7 @@ from scripts.experiments.reports.intervals import Estimate
 from scripts.experiments.reports.report_document import Document, table
 from scripts.experiments.reports.success import effective_share, mean_success, member, member_success
 
-ROUNDS: Final = 80
+ROUNDS: Final = 300
 GROUPS: Final = 12  # own, and as many foreign ones; two for each task
 COMPLETIONS: Final = 4
 ELSEWHERE: Final = "wren"  # the node whose engine differs
