@@ -16,7 +16,8 @@ of all queries and of all keys. Each row is a tensor that the backward pass of t
     softmax          log of its sum, by head                   4 heads
 
 and besides, per column that a row attends to (its prompt's and its own), keys and values, 2 k w, and for all rows of
-the pass together one mask of tokens × columns. A prompt's keys and values are kept once.
+the pass together one mask of tokens × columns. A prompt's keys and values are kept once. On CUDA attention under a
+mask, which is that of completions, repeats keys and values for each query head: 2 q w.
 
 With recomputation a layer keeps what enters it, h w, and its keys and values, 2 k w; the rest is there for one layer
 and one chunk at a time. ``tests/node/fit/test_activations.py`` compares with what autograd saves.
@@ -30,13 +31,14 @@ from typing import Final
 from msgspec import Struct
 
 from node.fit.model_sizes import ModelSizes
-from node.fit.settings import MemorySettings
+from node.fit.settings import DeviceKind, MemorySettings
 from node.fit.workload import Workload
 
 ELEMENT_BYTES: Final = {"float32": 4, "bfloat16": 2}
 FLOAT_BYTES: Final = 4
 HEAD_COPIES: Final = 5  # of the last hidden states in float32: as they come, in order, expected rows, two gradients
 HEAD_BLOCKS: Final = 8 * (4 << 20)  # of logits, in ``node.kernels.linear_logp``
+CUDA_HEAD_BLOCKS: Final = 2 * (192 << 20)  # as much, and the products that the next kernel makes of it
 
 
 class PassShape(Struct, frozen=True):
@@ -71,27 +73,28 @@ def pass_shape(workload: Workload, batch_tokens: int) -> PassShape:
     return PassShape(prompts, rows, prompt, answer, math.ceil(workload.groups * size / rows))
 
 
-def activation_bytes(sizes: ModelSizes, settings: MemorySettings, shape: PassShape) -> int:
+def activation_bytes(sizes: ModelSizes, settings: MemorySettings, shape: PassShape, device: DeviceKind = "cpu") -> int:
     """Returns what one pass keeps, and the gradients that are there while one layer's backward pass runs."""
     tokens = shape.tokens if not settings.recompute else _chunk_tokens(settings, shape)
     width = ELEMENT_BYTES[settings.dtype]
     gradients = tokens * width * ((3 if sizes.gated else 2) * sizes.intermediate + 2 * sizes.hidden)
-    return kept_bytes(sizes, settings, shape) + gradients
+    return kept_bytes(sizes, settings, shape, device) + gradients
 
 
-def kept_bytes(sizes: ModelSizes, settings: MemorySettings, shape: PassShape) -> int:
+def kept_bytes(sizes: ModelSizes, settings: MemorySettings, shape: PassShape, device: DeviceKind = "cpu") -> int:
     """Returns the most that one pass keeps of its layers for the backward pass."""
     width = ELEMENT_BYTES[settings.dtype]
     ends = 3 * shape.tokens * sizes.hidden * width  # what the embedding gives, and the last norm keeps
     if not settings.recompute:
-        return ends + sizes.layers * _layer_bytes(sizes, settings, shape, shape.tokens)
+        return ends + sizes.layers * _layer_bytes(sizes, settings, shape, shape.tokens, device)
     entering = sizes.layers * shape.tokens * (sizes.hidden + 2 * sizes.keys) * width
-    return ends + entering + _layer_bytes(sizes, settings, shape, _chunk_tokens(settings, shape))
+    return ends + entering + _layer_bytes(sizes, settings, shape, _chunk_tokens(settings, shape), device)
 
 
-def head_bytes(sizes: ModelSizes, shape: PassShape) -> int:
+def head_bytes(sizes: ModelSizes, shape: PassShape, device: DeviceKind = "cpu") -> int:
     """Returns what the head needs besides its gradient: no (N, V) tensor is among it."""
-    return shape.rows * shape.answer_tokens * sizes.hidden * FLOAT_BYTES * HEAD_COPIES + HEAD_BLOCKS
+    blocks = CUDA_HEAD_BLOCKS if device == "cuda" else HEAD_BLOCKS
+    return shape.rows * shape.answer_tokens * sizes.hidden * FLOAT_BYTES * HEAD_COPIES + blocks
 
 
 def _chunk_tokens(settings: MemorySettings, shape: PassShape) -> int:
@@ -99,12 +102,13 @@ def _chunk_tokens(settings: MemorySettings, shape: PassShape) -> int:
     return shape.tokens if settings.chunk_tokens is None else min(shape.tokens, settings.chunk_tokens)
 
 
-def _layer_bytes(sizes: ModelSizes, settings: MemorySettings, shape: PassShape, tokens: int) -> int:
+def _layer_bytes(sizes: ModelSizes, settings: MemorySettings, shape: PassShape, tokens: int, device: DeviceKind) -> int:
     """Returns what autograd saves of one layer for so many of the pass's tokens."""
     width = ELEMENT_BYTES[settings.dtype]
-    columns = shape.prompts * shape.prompt_tokens + shape.rows * shape.columns
+    masked = sizes.queries if device == "cuda" else sizes.keys
+    attended = shape.prompts * shape.prompt_tokens * sizes.keys + shape.rows * shape.columns * masked
     mask = min(tokens, shape.answer_tokens) * shape.columns * width
-    return tokens * token_bytes(sizes, settings) + columns * 2 * sizes.keys * width + mask
+    return tokens * token_bytes(sizes, settings) + attended * 2 * width + mask
 
 
 def token_bytes(sizes: ModelSizes, settings: MemorySettings) -> int:

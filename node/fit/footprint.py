@@ -48,12 +48,11 @@ from node.fit.activations import (
 from node.fit.generating import engine_bytes, generation_bytes
 from node.fit.model_sizes import ModelSizes
 from node.fit.optimizer_size import STEP_BYTES, OptimizerBytes, optimizer_bytes
-from node.fit.settings import MemorySettings
+from node.fit.settings import DeviceKind, MemorySettings
 from node.fit.shards import Shards, gathered_bytes
 from node.fit.vllm import on_card, processor_bytes, vllm_of
 from node.fit.workload import Workload
 
-DeviceKind = Literal["cpu", "cuda", "mps"]
 Place = Literal["device", "host"]
 
 LEARNER_BYTES: Final = 520_000_000  # its process with torch and all libraries, before a model; on Linux x86-64
@@ -117,7 +116,7 @@ def footprint_of(
     vllm = vllm_of(settings, workload)
     generating = generation_bytes(sizes, settings, workload) if vllm is None else on_card(vllm, device == "cuda")
     ahead = generating if workload.generates_ahead and not shards.has_engine_card else {}
-    learning = _learning(sizes, settings, shape, trained)
+    learning = _learning(sizes, settings, shape, trained, device)
     gathered = {"gathered layers": gathered_bytes(sizes, settings)} if shards.devices > 1 else {}
     stepping = {"compiled kernels": LEARNING_BYTES, "gradients": FLOAT_BYTES * trained, "step": STEP_BYTES}
     phases = {
@@ -250,7 +249,9 @@ def _background(settings: MemorySettings, workload: Workload, device: DeviceKind
     return _parts(parts, "host", device)
 
 
-def _learning(sizes: ModelSizes, settings: MemorySettings, shape: PassShape, trained: int) -> dict[str, int]:
+def _learning(
+    sizes: ModelSizes, settings: MemorySettings, shape: PassShape, trained: int, device: DeviceKind
+) -> dict[str, int]:
     """Returns what is there at the greater of two moments of the last pass: its backward pass begins, or has reached
     the prompts."""
     whole, several = settings.adapter_rank == 0, shape.passes > 1
@@ -259,15 +260,15 @@ def _learning(sizes: ModelSizes, settings: MemorySettings, shape: PassShape, tra
     layers = width * sizes.layers * sizes.layer_parameters if whole else gradients
     begun = {
         "gradients": gradients if several else 0,
-        "activations": activation_bytes(sizes, settings, shape),
-        "head": head_bytes(sizes, shape),
+        "activations": activation_bytes(sizes, settings, shape, device),
+        "head": head_bytes(sizes, shape, device),
         "sums of a pass": head,
     }
     # In the only pass of a round the sums become the gradients. An untied embedding's sum is there with both its terms.
     waiting = (0 if sizes.tied else 3 * head) + (layers if several and not settings.recompute else 0)
     ended = {
         "gradients": gradients,
-        "activations": activation_bytes(sizes, settings, replace(shape, rows=0)),
+        "activations": activation_bytes(sizes, settings, replace(shape, rows=0), device),
         "sums of a pass": waiting,
     }
     most = max(begun, ended, key=lambda moment: sum(moment.values()))

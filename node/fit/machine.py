@@ -12,8 +12,9 @@ from typing import Final
 from msgspec import Struct
 
 from node.configuration import DtypeName
-from node.fit.footprint import DeviceKind, Footprint
+from node.fit.footprint import Footprint
 from node.fit.host_memory import CONTROL_GROUPS, PROC, control_group_limits, machine_bytes, process_limits
+from node.fit.settings import DeviceKind
 
 # What is left for others. A machine's owner has other programs, and the system needs its page cache; a limit was set
 # for this node, and only what the formulas do not see must fit between. Of a GPU the driver and the display take some.

@@ -9,9 +9,9 @@ import sys
 
 from node.configuration import DtypeName, PolicySection
 from node.doctor.machine_facts import NVIDIA_DEVICE, torch_facts
-from node.fit.footprint import DeviceKind
 from node.fit.machine import Machine
 from node.fit.planning import machine_here
+from node.fit.settings import DeviceKind
 from node.home import Home
 from node.policy.device_probe_result import TorchProbe
 from protocol.errors import ConfigurationError

@@ -12,9 +12,9 @@ import msgspec
 from node.checkpoints.checkpoint_files import CONFIG, rounds
 from node.configuration import DtypeName, PolicySection, chosen
 from node.fit.candidates import Trained
-from node.fit.footprint import DeviceKind
 from node.fit.machine import LIMIT_SHARE, Limit, Machine, disk_free_bytes, host_limits
 from node.fit.model_sizes import ModelSizes, known_sizes
+from node.fit.settings import DeviceKind
 from node.home import Home
 from node.policy.torch_process import NoAnswer, ask_torch
 from protocol.errors import ConfigurationError

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from node.configuration import Config, DtypeName, OptimizerName
+
+DeviceKind = Literal["cpu", "cuda", "mps"]
 
 
 class MemorySettings(Struct, frozen=True, kw_only=True):

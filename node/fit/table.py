@@ -9,11 +9,11 @@ from msgspec import Struct
 from node.configuration import Config
 from node.fit.alternatives import Alternative, alternatives
 from node.fit.candidates import Trained
-from node.fit.footprint import DeviceKind, Phase, Place
+from node.fit.footprint import Phase, Place
 from node.fit.machine import Machine
 from node.fit.model_sizes import ModelSizes
 from node.fit.plan import FittedSizes, Plan, make_plan
-from node.fit.settings import MemorySettings, described
+from node.fit.settings import DeviceKind, MemorySettings, described
 from node.fit.workload import Workload
 from node.printable import printable
 from node.quantities import counted, size

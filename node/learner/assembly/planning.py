@@ -13,10 +13,9 @@ from node.configuration import Config, DtypeName
 from node.engines.vllm_backend.environment import environment_at
 from node.events import Event, Planned
 from node.fit.fitted import Sizes
-from node.fit.footprint import DeviceKind
 from node.fit.plan import FittedSizes, Plan, make_plan
 from node.fit.planning import machine_here, trained_here
-from node.fit.settings import MemorySettings, with_settings
+from node.fit.settings import DeviceKind, MemorySettings, with_settings
 from node.fit.table import choice_line
 from node.fit.workload import workload_of
 from node.home import Home

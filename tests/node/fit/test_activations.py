@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from node.fit.activations import PassShape, kept_bytes, pass_shape
+from node.fit.activations import CUDA_HEAD_BLOCKS, HEAD_BLOCKS, PassShape, head_bytes, kept_bytes, pass_shape
 from node.fit.model_sizes import sizes_from
+from node.kernels.head.blocks import gpu_block_shape
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.forward import MicroBatch, Network, completion_hidden, plan_micro_batches
+from scripts.bench.common.published_shapes import SHAPES
 from tests.node.fit.shapes import PLAIN, ROUND
 
 SHAPE = PassShape(prompts=2, rows=8, prompt_tokens=24, answer_tokens=60, passes=1)
@@ -109,3 +112,16 @@ def test_recomputation_keeps_a_fraction_and_chunks_keep_less() -> None:
     chunked = kept_bytes(sizes, replace(PLAIN, recompute=True, chunk_tokens=512), shape)
     assert chunked < recomputed < whole / 4
     assert chunked < whole / 8
+
+
+def test_on_cuda_keys_and_values_under_a_mask_count_for_each_query_head_and_blocks_of_logits_as_they_are() -> None:
+    """Qwen2.5-0.5B has seven query heads for each key-value head."""
+    sizes = sizes_from(SHAPES["Qwen2.5-0.5B"], "test")
+    assert sizes is not None
+    shape = PassShape(prompts=4, rows=32, prompt_tokens=512, answer_tokens=256, passes=1)
+    settings = replace(PLAIN, dtype="bfloat16")
+    cpu, cuda = (kept_bytes(sizes, settings, shape, device) for device in ("cpu", "cuda"))
+    repeated = 2 * 2 * shape.rows * shape.columns * (sizes.queries - sizes.keys)
+    assert cuda - cpu == sizes.layers * repeated
+    assert head_bytes(sizes, shape, "cuda") - head_bytes(sizes, shape, "cpu") == CUDA_HEAD_BLOCKS - HEAD_BLOCKS
+    assert math.prod(gpu_block_shape(24 << 30)) * 6 <= CUDA_HEAD_BLOCKS

@@ -193,11 +193,11 @@ def test_kernels_between_products_equal_the_torch_operations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "tokens"), [(0, 128), (1 << 26, 128), (1 << 30, 2048), (8 << 30, 4096), (80 << 30, 4096)]
+    ("card", "tokens"), [(0, 128), (1 << 26, 128), (4 << 30, 2048), (8 << 30, 4096), (80 << 30, 4096)]
 )
-def test_a_block_on_a_gpu_takes_at_most_an_eighth_of_what_is_free(free: int, tokens: int) -> None:
-    assert gpu_block_shape(free) == (tokens, 8192)
-    assert 6 * tokens * 8192 <= max(free // 8, 6 * 128 * 8192)
+def test_a_block_takes_at_most_one_part_in_32_of_a_card(card: int, tokens: int) -> None:
+    assert gpu_block_shape(card) == (tokens, 8192)
+    assert 6 * tokens * 8192 <= max(card // 32, 6 * 128 * 8192)
 
 
 def test_a_cpu_keeps_its_blocks() -> None:
@@ -222,3 +222,22 @@ def test_rows_after_the_vocabulary_count_for_nothing(words: int) -> None:
         head.gradients(outputs, "logps and entropies"), cut.gradients(expected, "logps and entropies"), strict=True
     ):
         assert torch.equal(got, wanted), "the rest has the gradient zero"
+
+
+def test_a_library_that_refuses_float32_results_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ROCm's may; CPU tensors stand for the card's."""
+    asked: list[object] = []
+    ones = torch.ones
+
+    def refusing(a: torch.Tensor, b: torch.Tensor, **options: object) -> torch.Tensor:
+        asked.append(options["out_dtype"])
+        raise RuntimeError("HIPBLAS_STATUS_NOT_SUPPORTED")
+
+    monkeypatch.setattr(torch, "mm", refusing)
+    monkeypatch.setattr(torch, "ones", lambda *shape, device, dtype: ones(*shape, dtype=dtype))
+    bf16_logps._mixes_formats.cache_clear()
+    try:
+        assert [bf16_logps._mixes_formats(torch.device("cuda", 0)) for _ in range(3)] == [False] * 3
+        assert asked == [torch.float32]
+    finally:
+        bf16_logps._mixes_formats.cache_clear()
