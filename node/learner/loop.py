@@ -11,7 +11,7 @@
      9 report     the round, to the supervisor and the swarm                                   (``round.report``)
     10 keep       measure on held-out prompts, now and then; checkpoint in the background      (``round.measuring``)
 
-The next file to read is ``round/learning.py``; the optimizer's step is ``steps.step.optimizer_steps``. Without peers no
+The next file to read is ``round/learning.py``; the optimizer's step is ``steps.step.OptimizerSteps``. Without peers no
 foreign group arrives, and the round trains alone and gives the reason. A round is a pure function of the state before
 it, the configuration and what arrives: every random draw is seeded by (node, round), so a round repeated after a
 restart is the same round. With ``learner.max_staleness`` above 0 generation runs ahead on a thread of its own. What a

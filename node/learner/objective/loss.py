@@ -26,7 +26,7 @@ log-probability, so all weigh alike. For gspo this is the gradient of the publis
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -58,9 +58,6 @@ class Anchors:
     proximal: Tensor | None = None  # None: those that the loss is computed from
     reference: Tensor | None = None  # None where there is no KL term
     mean_weight: float = 1.0  # over the tokens of the whole batch, for corrections that divide by it
-
-    def with_proximal(self, logps: Tensor) -> Anchors:
-        return replace(self, proximal=logps)
 
 
 # (log π_θ (N,), log π_prox (N,), advantages (N,), section) → gain (N,), whether a bound removed the gradient (N,) bool

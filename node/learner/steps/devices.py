@@ -1,7 +1,8 @@
 """The devices that take an optimizer step together: how a batch is divided, and what they must agree on.
 
-Every device runs ``step.optimizer_steps`` on the same groups. Of the micro-batches each has its own; what is decided
-from the whole batch (report, learning rate, the gradient's norm) is summed over all devices first, and equal on all.
+Every device runs ``step.OptimizerSteps.take`` on the same groups. Of the micro-batches each has its own; what is
+decided from the whole batch (report, learning rate, the gradient's norm) is summed over all devices first, and equal on
+all.
 
 The devices run a model's body in step, since each of its layers is gathered from all of them. So each gets as many
 micro-batches as the others, and where there is none for it, ``IDLE``; all of them call the body equally often.
@@ -72,7 +73,7 @@ class LeadingDevice(Devices, Protocol):
         ...
 
     def beginning(self, task: StepTask) -> AbstractContextManager[None]:
-        """The same for ``step.begin_step``: the groups of ``task`` are part of the next steps that are taken."""
+        """The same for ``OptimizerSteps.begin``: the groups of ``task`` are part of the next steps that are taken."""
         ...
 
     def drop_begun(self) -> None:

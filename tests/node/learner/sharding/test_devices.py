@@ -18,7 +18,7 @@ from node.learner.objective.spans import RaggedSpans
 from node.learner.sharding.messages import DeviceTask, Gather, Put, TakeSteps, line_of, message_in
 from node.learner.sharding.starting import check_cards, device_of
 from node.learner.steps.devices import IDLE, ONE_DEVICE, StepTask, divided, share_of_tokens
-from node.learner.steps.shards import rows_of, shard_of
+from node.learner.steps.gradients import rows_of, shard_of
 from node.policy.whole_tensors import TensorKind, WholeTensors, bytes_of, elements_of, joined, renamed, shapes_of
 from protocol.errors import ConfigurationError
 from tests.node.learner.objective.tiny_networks import groups

@@ -28,7 +28,7 @@ from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import restore, snapshot_of
 from node.learner.steps.devices import ONE_DEVICE, LeadingDevice, StepTask
 from node.learner.steps.optimizer import MasterAdamW
-from node.learner.steps.step import BatchReport, BegunStep, begin_step, steps_of
+from node.learner.steps.step import BatchReport, BegunStep, OptimizerSteps
 from node.learner.steps.undo import Undo
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
@@ -88,7 +88,7 @@ def steps(
     with devices.taking(task):
         network = Network.of(policy.model, policy.tokens.vocabulary)
         others = OtherPolicies(policy.trainable(), CONFIG.objective)
-        return steps_of(task, network, optimizer, CONFIG.objective, others, devices, begun)
+        return OptimizerSteps(network, optimizer, CONFIG.objective, others, devices).take(task, begun)
 
 
 def assert_close(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], share: float) -> None:
@@ -151,7 +151,7 @@ def test_a_step_that_begins_before_all_groups_are_known_is_that_of_one_process_a
 
     def begin(begun: BegunStep, part: StepTask) -> None:
         with sharded.devices.beginning(part):
-            begin_step(begun, network, sharded.optimizer, part, CONFIG.objective, others, sharded.devices)
+            OptimizerSteps(network, sharded.optimizer, CONFIG.objective, others, sharded.devices).begin(begun, part)
 
     dropped, begun = BegunStep(), BegunStep()
     begin(dropped, second)
