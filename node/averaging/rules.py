@@ -221,18 +221,18 @@ class CompressedOffering:
 
     def averaged(self, theirs: memoryview, weight: float) -> AveragingStep:
         found = decode_compressed(theirs, self.layout)
-        after, apart = compressed.outer_step_and_distance(self.start, self.sent, found, COMPRESSED, share=weight)
+        after, apart = compressed.outer_step(self.start, self.sent, found, COMPRESSED, share=weight)
         return AveragingStep(_checked(after, self.start.outer), apart)
 
 
 def _check_own(weights: Weights) -> None:
     unfit = noloco.unfit_weights(weights, weights)
     if unfit is not None:
-        raise IntegrityError(f"our own weights cannot be offered: {unfit.detail}")
+        raise IntegrityError(f"our own weights cannot be offered: {unfit}")
 
 
 def _checked(after: S, weights: Weights) -> S:
     unfit = noloco.unfit_weights(weights, after.outer)
     if unfit is not None:
-        raise IntegrityError(f"averaging with the partner would make our weights unfit: {unfit.detail}")
+        raise IntegrityError(f"averaging with the partner would make our weights unfit: {unfit}")
     return after

@@ -34,20 +34,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
-import torch
-from torch import Tensor
 
 from node.averaging import noloco
 from node.averaging.guard import OwnGroup, StepTrial
-from node.averaging.noloco import Weights
-from node.averaging.offers import AveragingResult, AveragingSwarm, OfferedWeights
-from node.averaging.rules import RELEASED, AveragingRule, moved
+from node.averaging.noloco import Weights, copied
+from node.averaging.rules import RELEASED, AveragingRule, State, moved
 from node.configuration import AveragingSection
 from node.events import Averaged, AveragingTakenBack, Event, Fault
 from node.learner.state.learner_state import LearnerState
@@ -56,7 +53,50 @@ from node.policy.device_faults import detail_of, is_out_of_memory
 from node.policy.weight_layout import layout_of
 from protocol.errors import ProtocolError, StorageError, TransportError
 from swarm import api
+from swarm.averaging.norm_history import FamilyPast
 from swarm.averaging.weights_offer import WeightsOffer
+
+
+class AveragingSwarm(Protocol):
+    """The part of ``swarm.client.SwarmClient`` that averaging uses."""
+
+    def peers(self) -> Sequence[api.PeerStatus]: ...
+    def average(self, ours: WeightsOffer, *, deadline_seconds: float) -> api.AverageReply: ...
+    def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OfferedWeights:
+    """Our weights when the search for a partner began, in main memory."""
+
+    round: int
+    weights: Weights  # float32
+    before: State | None  # after the last outer step
+    afresh: bool  # the last outer step was too long ago to continue from
+    random: Random
+    since: Weights  # of the last outer step, or of this process's start: what was learnt is measured from there
+    known: api.KnownPartners
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AveragingResult:
+    """The result of an offer; if ``after`` is not None, an outer step is to be applied."""
+
+    offered: OfferedWeights
+    because: str
+    again_at_once: bool = False
+    partner: str | None = None
+    blob: bytes = b""  # of the partner's weights
+    after: State | None = None
+    past: FamilyPast | None = None  # of distances, with this search
+    learnt: float = 0.0  # since the last outer step
+    weight: float | None = None
+    distance: float | None = None
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    fault: tuple[str, str] | None = None  # kind, detail
+
 
 NO_PEER: Final = "no peer of the family is connected"
 
@@ -268,11 +308,6 @@ class WeightAverager:
             sent_bytes=offering.size_bytes,
             received_bytes=found.theirs.size,
         )
-
-
-def copied(weights: Weights) -> dict[str, Tensor]:
-    """Returns the weights in float32, copied to main memory."""
-    return {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights.items()}
 
 
 def interval(every_rounds: int, random: Random) -> int:

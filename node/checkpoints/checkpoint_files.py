@@ -73,17 +73,6 @@ def room_fault(folder: Path, needed_bytes: int) -> str | None:
     return f"a checkpoint needs {size(needed_bytes)}, and {size(free_bytes)} are free at {folder}"
 
 
-def size_bytes_of(path: Path) -> int:
-    """Returns the bytes of the files in folder ``path``; those that are deleted meanwhile are not counted."""
-    total = 0
-    for file in path.glob("*"):
-        try:
-            total += file.stat().st_size
-        except FileNotFoundError:
-            continue
-    return total
-
-
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

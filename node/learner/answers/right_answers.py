@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+import msgspec
 import numpy as np
 
 from node.learner.objective.alignment import text_alignment
@@ -56,23 +57,15 @@ class RightAnswers:
                 del known[prompt]
 
     def snapshot(self) -> dict[str, Any]:
-        return {
-            name: [[list(prompt), list(each.answer_ids), each.reward, each.peer] for prompt, each in known.items()]
-            for name, known in self.classes.items()
-        }
+        answers = {name: list(known.items()) for name, known in self.classes.items()}
+        snapshot: dict[str, Any] = msgspec.to_builtins(answers)
+        return snapshot
 
     @classmethod
     def restored(cls, snapshot: Mapping[str, Any]) -> Self:
-        """Returns what ``snapshot`` returned; where it has no peer, as of an earlier version, an answer is our own."""
-        return cls(
-            {
-                name: {
-                    tuple(map(int, prompt)): RightAnswer(tuple(map(int, answer)), float(reward), *map(str, peer))
-                    for prompt, answer, reward, *peer in known
-                }
-                for name, known in snapshot.items()
-            }
-        )
+        """Returns what ``snapshot`` returned."""
+        answers = msgspec.convert(snapshot, dict[str, list[tuple[PromptIds, RightAnswer]]])
+        return cls({name: dict(known) for name, known in answers.items()})
 
 
 def as_text(prompt: PromptIds, answer: RightAnswer, advantage: float) -> TrainingGroup:

@@ -61,16 +61,16 @@ class ReplayPool:
     def __init__(self, position: Mapping[str, Any] | None = None) -> None:
         """``position`` is that of an earlier pool, from a checkpoint. Candidates are not part of it: the swarm process
         is asked for them again, from the beginning of what it holds."""
-        saved = position or {"decided": []}
+        saved = position or {"decided": [], "learnt": {}, "peers": {}}
         self.cursor = 0  # of the newest group seen
         self.candidates: dict[Key, SeenGroup] = {}
         self.outlines: dict[Key, bytes] = {}  # of the candidates
         self.uses: dict[Key, int] = {}  # of candidates used before
-        self.peers = PeerRecords.restored(saved.get("peers", {}))
+        self.peers = PeerRecords.restored(saved["peers"])
         self._decided = OrderedDict((bytes.fromhex(digest), None) for digest in saved["decided"])
         self._learnt = OrderedDict(
             (bytes.fromhex(mark), (bytes.fromhex(of), float(at_seconds)))
-            for mark, (of, at_seconds) in saved.get("learnt", {}).items()
+            for mark, (of, at_seconds) in saved["learnt"].items()
         )  # by outline and content hash: the group, and Unix time
         self._shares: SenderShares[Key] = SenderShares(MAX_CANDIDATES, self.peers.standing)
 
