@@ -12,12 +12,10 @@ Dense NoLoCo sends θ_j, which contains everything that j has learnt from anyone
 learnt since their last steps and nothing of a partner's partners, so the φ of replicas that met others drift apart; the
 slice pulls them together. With κ = 1 what an update has no room for stays in θ, and so in the next Δ: an outer step
 undoes nothing that a node has learnt, however rarely it comes. With κ = 0, as in SparseLoCo, it is undone until it is
-sent: replicas then stay a little closer together, and gain less from few outer steps (``docs/experiments/unsent.md``,
-also for k). ``docs/experiments/averaging.md`` gives the figures for a slice and for three bits.
+sent (``docs/experiments/unsent.md``; ``docs/experiments/averaging.md`` for the slice).
 
 The slice's step δ is, for each tensor, the root mean square of the recent distances between partners' slices and our φ,
-so that its range of eight steps is ± four such distances. Distances beyond the range look like uniform noise, which is
-larger than the step that measures them: δ then more than doubles with every exchange.
+so that its range of eight steps is ± four such distances.
 
 Guarantees: nothing passed in is written to, so a step that is not taken leaves no trace, not in the residual either:
 what was not averaged is in the next Δ, because φ has not moved. φ' is a function of the own state and the two blobs,

@@ -113,7 +113,7 @@ def outer_step(
     ``group`` holds θ_j of every member, our own included, each accepted by ``unfit_weights``; ``shares`` are their
     weights in the mean, equal by default.
     """
-    counts = _counts(group, shares)
+    counts = shares or [1.0] * len(group)
     momentum, outer = {}, {}
     for name, phi in state.outer.items():
         momentum[name], outer[name] = torch.empty_like(phi), torch.empty_like(phi)
@@ -178,10 +178,3 @@ def _mean(values: Sequence[Tensor], counts: Sequence[float], *, out: Tensor) -> 
     for each, count in zip(values[1:], counts[1:], strict=True):
         out.add_(each, alpha=count)
     return out.div_(sum(counts))
-
-
-def _counts(group: Sequence[Weights], shares: Sequence[float] | None = None) -> Sequence[float]:
-    counts = [1.0] * len(group) if shares is None else shares
-    if len(counts) != len(group):
-        raise ValueError(f"weights of {len(group)} members and shares of {len(counts)}")
-    return counts

@@ -19,14 +19,13 @@ keep what up to four rounds of gradients made of them.
 
 When to offer. A random number of rounds after the weights of the last outer step were offered, H = ``every_rounds`` on
 average. If the family is connected but no partner is found, newer weights are offered at once: a node that is due waits
-for the next node to become due, however long the other's rounds are. With a fixed interval, two nodes that met once
-would be due together from then on, and a family would split into fixed pairs. If no peer of the family is connected, or
-something failed, the next offer comes after another such interval.
+for the next node to become due, however long the other's rounds are. The number is random so that a family does not
+split into fixed pairs. If no peer of the family is connected, or something failed, the next offer comes after another
+such interval.
 
 Where to step from. Before the first outer step, and after more than ``NolocoConstants.stretch`` periods without one,
 from the offered θ itself, without momentum and residual: the step is then towards the partner only. NoLoCo begins with
-φ = θ at the start instead; a node that trained alone for a long time before it met its family would then lose 1 − η of
-all that it had learnt. The compressed rule undoes nothing that was learnt, and goes on from any φ.
+φ = θ at the start instead. The compressed rule undoes nothing that was learnt, and goes on from any φ.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
      3 collect    groups of others that have arrived                                           (``foreign``)
      4 score      own and foreign groups together; averaging that did harm is taken back       (``round.scoring``)
      5 learn      one optimizer step on both, further ones on remembered answers of peers      (``round.learning``)
-     6 share      own groups that may help others                                              (``round.sharing``)
+     6 share      own groups that may help others                                              (``round.scoring``)
      7 average    weights with a partner, now and then                                         (``node.averaging``)
      8 publish    new weights to the engine; learning that did harm is taken back              (``round.taking_back``)
      9 report     the round, to the supervisor and the swarm                                   (``round.report``)
@@ -27,18 +27,18 @@ from dataclasses import dataclass
 from node.averaging.weight_averager import WeightAverager
 from node.configuration import Config
 from node.events import RoundDone, Stopped
-from node.learner.foreign.foreign_groups import ForeignGroups
+from node.learner.foreign.candidates import ForeignGroups
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.generation.own_groups import OwnGroups
+from node.learner.generation.schedule import GenerationSchedule, PlanOf
 from node.learner.memory.phases import PhaseRunner, WaitAbandoned
 from node.learner.round.learning import RoundLearning
 from node.learner.round.measuring import Measuring
 from node.learner.round.report import Reporting
-from node.learner.round.scoring import RoundScoring
-from node.learner.round.sharing import share
+from node.learner.round.scoring import RoundScoring, share
 from node.learner.round.taking_back import TakingBack
 from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import Persistence
+from node.learner.steps.early_learning import EarlyLearning
 from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 
@@ -51,7 +51,9 @@ class Learner:
     policy: Policy
     optimizer: MasterAdamW
     state: LearnerState
-    own: OwnGroups
+    own: GenerationSchedule
+    plan_of: PlanOf
+    early: EarlyLearning
     foreign: ForeignGroups
     intake: RolloutIntake
     scoring: RoundScoring
@@ -70,11 +72,11 @@ class Learner:
 
         # 1. Which prompts. Meanwhile the swarm is asked for groups of others.
         self.foreign.ask(state.round, state.success)
-        self.own.launch(state.round, state.unfinished)
+        self.own.launch(state.round, state.unfinished, self.plan_of)
         record.lap("allocate")
 
         # 2. Own groups; where generation runs ahead, they may be ready already.
-        generated = self.own.take()
+        generated = self.own.take(self.early)
         state.unfinished = generated.unfinished
         record.generated(generated, state.policy_version)
         generate_seconds = record.lap("generate")

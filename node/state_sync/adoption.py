@@ -22,7 +22,7 @@ from torch import Tensor
 
 from node.events import Event, Stage, StateSyncing
 from node.state_sync.publishing import HeldState, family_peers
-from node.state_sync.rebuild import BadBlobError, copy_into, put_back, rebuild
+from node.state_sync.rebuild import BadBlobError, copy_into, rebuild
 from node.state_sync.state_choice import (
     AnnouncedState,
     Chain,
@@ -177,14 +177,14 @@ class StateAdoption:
         self._report_stage("measuring", "the success of these weights on our own prompts", state)
         if self._measured_before is None:
             self._measured_before = self._measure()
-        own = {name: tensor.detach().to("cpu", copy=True) for name, tensor in trained.items()}
+        own = [trained[name].detach().to("cpu", copy=True) for name in self._layout.names]
         verdict = None
         try:
             copy_into(trained, self._layout, weights)
             verdict = judge_state(self._measured_before, self._measure(), state.claims)
         finally:
             if verdict is None or not verdict.keep:
-                put_back(trained, own)
+                copy_into(trained, self._layout, own)
         for peer in verdict.false_claims:
             self._judge(peer, state.advert.anchor.blob, Judgement.FALSE_SUCCESS, verdict.because)
         if verdict.keep:

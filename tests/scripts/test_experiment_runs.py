@@ -16,8 +16,7 @@ from msgspec import structs
 
 from node.configuration import LearnerSection, PolicySection
 from node.learner.allocation.success import SuccessTracker
-from node.learner.answers.rehearsal import Rehearsal
-from node.learner.answers.right_answers import RightAnswer
+from node.learner.answers.right_answers import Rehearsal, RightAnswer
 from node.learner.steps import step
 from node.learner.steps.optimizer import MasterAdamW
 from node.policy.first_factors import FIRST_FACTOR

@@ -3,11 +3,8 @@
     answers seen again    n = min(remembered / SEEN_EVERY, MOST_STEPS · B)       B: completions that a round generates
     steps                 n / B, each on B answers of all classes evenly, A = 1, IMITATION_RATE times as long
 
-A learner that lacks a skill needs some hundred different right answers, each of them many times; a peer that has it
-sends a few a round, and to wait for new ones costs a generation each. To learn from one that is there costs a fraction
-of that. So verified right answers are remembered, and each is seen again every ``SEEN_EVERY`` rounds: seldom while
-there are few, which would be learnt by heart, more often the more there are. Own right answers are seen beside them as
-evenly, so that what is learnt from others does not push out what was known.
+Verified right answers are remembered, and each is seen again every ``SEEN_EVERY`` rounds: seldom while there are few,
+which would be learnt by heart, more often the more there are. Own right answers are seen beside them as evenly.
 
 A class is worth it while our own success leaves ``LEAST_GAIN`` to gain. Only answers of peers that are proven are
 remembered, and seen again while they still are, under the caps of ``influence.shares`` against the round's own groups
@@ -23,8 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.learner.allocation.success import SuccessTracker
-from node.learner.answers.rehearsal import Rehearsal
-from node.learner.answers.right_answers import RIGHT, PromptIds, RightAnswer, RightAnswers, as_text
+from node.learner.answers.right_answers import RIGHT, PromptIds, Rehearsal, RightAnswer, RightAnswers, as_text
 from node.learner.objective.batch import SELF, TrainingGroup
 
 SEEN_EVERY: Final = 5  # rounds, on average

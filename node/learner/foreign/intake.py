@@ -12,7 +12,6 @@ import logging
 import math
 import random
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -29,6 +28,7 @@ from node.tasks.task import Task
 from protocol.errors import StarlingError, TransportError
 from protocol.rollouts import Group, content_hash
 from swarm.api import Judgement
+from swarm.recent import Recent
 
 MAX_HANDED_OUT = 512  # groups on which a judgement may still come
 MAX_ADVERTS = 4096  # asked for at once; what the swarm process keeps beyond them comes a round later
@@ -98,7 +98,7 @@ class RolloutIntake:
         self._clock = clock
         self._fetcher = GroupFetcher(clock)
         self._pool = ReplayPool(position)
-        self._handed_out: OrderedDict[Key, tuple[bytes, ...]] = OrderedDict()  # marks of groups not judged yet
+        self._handed_out: Recent[Key, tuple[bytes, ...]] = Recent(MAX_HANDED_OUT)  # marks of groups not judged yet
         self._pool_lock = threading.Lock()
         self.admits: Callable[[str], bool] = lambda peer: True  # whose groups can be learnt from
         self._arriving: Future[Incoming] | None = None
@@ -266,8 +266,6 @@ class RolloutIntake:
         with self._pool_lock:
             for each in opened:
                 self._handed_out[each.key] = (outline(each.seen.advert), each.content)
-            while len(self._handed_out) > MAX_HANDED_OUT:
-                self._handed_out.popitem(last=False)
 
     def _drop(self, swarm: Swarm, unusable: Sequence[Unusable]) -> None:
         """Takes groups out for good. A peer is judged for what it sent, and counts as less reliable for what did not

@@ -14,8 +14,6 @@ others taught something, and none above ``HARM_COPIED_WEIGHTS``: there only infl
 weights stay. A node that learns from nobody keeps none.
 
 Until enough is known of own success (``SuccessWatch.is_warm``), newcomers teach with the least influence and gain none.
-To keep them waiting cost a new learner 4 % of the reward of its first 60 rounds, and the first own groups are from
-before any of them taught.
 """
 
 from __future__ import annotations

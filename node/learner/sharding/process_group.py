@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from node.learner.objective.report import ObjectiveReport
+from node.learner.steps.devices import Devices
 
 SILENT_SECONDS: Final = 600.0  # that one device waits for another, in a pass; then its process ends
 _LOOPBACK: Final = "lo0" if sys.platform == "darwin" else "lo"
@@ -31,7 +32,7 @@ def share_processors(device: torch.device, count: int) -> None:
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
 
 
-class DeviceGroup:
+class DeviceGroup(Devices):
     """This process's place among them. All but the properties must be called by all processes in the same order."""
 
     def __init__(self, meeting: Path, rank: int, count: int, device: torch.device) -> None:

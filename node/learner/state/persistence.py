@@ -27,7 +27,7 @@ from node.evaluation.held_out import HeldOutReward
 from node.events import CheckpointSaved, Event, NotSaved
 from node.learner.allocation.success import SuccessTracker
 from node.learner.answers.imitation import Imitation
-from node.learner.answers.rehearsal import Rehearsal
+from node.learner.answers.right_answers import Rehearsal
 from node.learner.generation.unfinished import restored_unfinished, snapshot_of_unfinished
 from node.learner.influence.guard import InfluenceState
 from node.learner.memory.phases import PhaseRunner

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -47,61 +47,37 @@ class StepTask:
     rate: float = 1.0
 
 
-class Devices(Protocol):
-    @property
-    def rank(self) -> int:
-        """Which of the devices this is, from 0."""
-        ...
+class Devices:
+    """The devices that learn, as one of them sees them; this class is that of a device which learns alone."""
 
-    @property
-    def count(self) -> int: ...
+    rank: int = 0  # which of the devices this is
+    count: int = 1
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Returns the sum of each value over all devices, the same to the bit on all. All call it in step."""
-        ...
+        return list(values)
 
     def added(self, report: ObjectiveReport) -> ObjectiveReport:
         """Returns the sum of all devices' reports, in the order of their ranks. All call it in step."""
-        ...
+        return report
 
 
-class LeadingDevice(Devices, Protocol):
+class LeadingDevice(Devices):
     """The device of the learner itself, which tells the others what to do."""
 
     def taking(self, task: StepTask) -> AbstractContextManager[None]:
         """Returns a context within which all devices take the steps of ``task``, this one by its own call."""
-        ...
+        return nullcontext()
 
     def beginning(self, task: StepTask) -> AbstractContextManager[None]:
         """The same for ``OptimizerSteps.begin``: the groups of ``task`` are part of the next steps that are taken."""
-        ...
+        return nullcontext()
 
     def drop_begun(self) -> None:
         """Lets the other devices drop what was begun, this one does it itself."""
-        ...
 
 
-class _OneDevice:
-    rank = 0
-    count = 1
-
-    def taking(self, task: StepTask) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def beginning(self, task: StepTask) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def drop_begun(self) -> None:
-        return
-
-    def sums(self, values: Sequence[float]) -> list[float]:
-        return list(values)
-
-    def added(self, report: ObjectiveReport) -> ObjectiveReport:
-        return report
-
-
-ONE_DEVICE: Final[LeadingDevice] = _OneDevice()
+ONE_DEVICE: Final = LeadingDevice()
 
 
 def divided(micro_batches: Sequence[MicroBatch], devices: Devices) -> list[MicroBatch]:

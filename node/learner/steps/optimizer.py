@@ -7,8 +7,7 @@ throughout, as of a batch that was filtered out, changes nothing either: otherwi
 
 ``learner.optimizer`` says where masters and moments are (``node.fit.optimizer_size`` has their bytes): "adamw" keeps
 the moments in float32 beside the weights, "adamw8bit" in 8 bits (``adamw.eight_bit_moments``), and "host" keeps float32
-masters and moments in main memory, where the step is taken, slice by slice. torchao's ``CPUOffloadOptimizer`` was not
-used for that: it has no float32 masters, and copies gradients away before their norm is known.
+masters and moments in main memory, where the step is taken, slice by slice.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Final
 
 from torch import Tensor, nn
 
-from node.learner.answers.rehearsal import Rehearsal
+from node.learner.answers.right_answers import Rehearsal
 from node.learner.round import learning
 from node.learner.steps import step
 from node.learner.steps.adamw.slices import Scratch

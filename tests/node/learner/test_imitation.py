@@ -15,8 +15,7 @@ from node.configuration import LearnerSection
 from node.learner.allocation.success import ClassSuccess, SuccessTracker
 from node.learner.answers import right_answers
 from node.learner.answers.imitation import MOST_STEPS, SEEN_EVERY, Imitation, Lesson, steps_again
-from node.learner.answers.rehearsal import Rehearsal
-from node.learner.answers.right_answers import RightAnswer, as_text
+from node.learner.answers.right_answers import Rehearsal, RightAnswer, as_text
 from node.learner.influence.guard import Guard, InfluenceState
 from node.learner.influence.shares import own_mass
 from node.learner.influence.standing import Standings

@@ -11,9 +11,7 @@ The gradient of a layer's weights is added to their ``grad`` after each piece. a
 set of gradients until the end of the backward pass, since prompts and completions use the same weights. So only
 ``backward`` is of use: ``torch.autograd.grad`` does not see these weights.
 
-transformers' own recomputation is no alternative: it removes the cache, and with it the prompts, and asks for training
-mode. Each layer's ``forward`` is replaced here while the body runs; the backward pass needs the original method alone,
-so that nothing stays replaced for it.
+Each layer's ``forward`` is replaced here while the body runs; the backward pass needs the original method alone.
 
 Departure from StreamBP: keys and values are kept rather than computed again, since they are far smaller than the
 hidden states in grouped-query attention.

@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 
 from node.averaging import noloco
-from node.averaging.weight_averager import copied
+from node.averaging.noloco import copied
 from node.checkpoints.checkpoints import NewestCheckpoint, read, write
 from node.configuration import Config, LearnerSection, PolicySection
 from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
 from node.learner.sharding.device_processes import DeviceProcesses
-from node.learner.sharding.learner_devices import LearnerDevices, ShardedPolicy
 from node.learner.sharding.sharded_adamw import ShardedAdamW
-from node.learner.sharding.starting import other_starts, put_in_shards
+from node.learner.sharding.starting import LearnerDevices, ShardedPolicy, other_starts, put_in_shards
 from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import restore, snapshot_of
 from node.learner.steps.devices import ONE_DEVICE, LeadingDevice, StepTask
