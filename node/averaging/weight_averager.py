@@ -55,6 +55,9 @@ from swarm import api
 from swarm.averaging.norm_history import FamilyPast
 from swarm.averaging.weights_offer import WeightsOffer
 
+NO_PEER: Final = "no peer of the family is connected"
+log = logging.getLogger(__name__)
+
 
 class AveragingSwarm(Protocol):
     """The part of ``swarm.client.SwarmClient`` that averaging uses."""
@@ -95,11 +98,6 @@ class AveragingResult:
     sent_bytes: int = 0
     received_bytes: int = 0
     fault: tuple[str, str] | None = None  # kind, detail
-
-
-NO_PEER: Final = "no peer of the family is connected"
-
-log = logging.getLogger(__name__)
 
 
 class WeightAverager:

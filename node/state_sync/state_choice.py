@@ -106,7 +106,8 @@ def choose_state(
         else:
             rejected[reason] += 1
     states = _states(usable, ours)
-    better = [s for s in states if ours.success is None or _exceeds(s, ours.success)]
+    own = ours.success
+    better = [s for s in states if own is None or (s.success is not None and s.success - s.error > own)]
     if not better:
         return StateChoice(None, _why_none(seen, states, ours, rejected), rejected)
     best = max(better, key=_rank)
@@ -165,10 +166,6 @@ def _state(
     trust = 1.0 - math.prod(1.0 - s.reputation for s in held)
     announcers, holders = (tuple(s.peer for s in which) for which in (announced, held))
     return AnnouncedState(advert, announcers, holders, claims, success, promise, error, trust, wanted)
-
-
-def _exceeds(state: AnnouncedState, success: float) -> bool:
-    return state.success is not None and state.success - state.error > success
 
 
 def _rank(state: AnnouncedState) -> tuple[float, float, bytes]:

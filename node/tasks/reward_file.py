@@ -26,6 +26,7 @@ from protocol.errors import ConfigurationError
 KEY: Final = "tasks.jsonl_reward"
 FILE_BYTES: Final = 1 << 20
 _NAMED: Final = re.compile(r"(?P<path>.+\.py):(?P<function>[^:/\\]*)")
+_OURS = str(Path(node.__file__).parent)
 
 
 def is_reward_file(text: str) -> bool:
@@ -121,9 +122,6 @@ def _check_defined(path: Path, tree: ast.Module, function: str) -> None:
         nearest = difflib.get_close_matches(function, bound, n=1, cutoff=0.0)
         hint = f"the nearest name there is {nearest[0]!r}" if nearest else "it defines nothing"
         raise ConfigurationError(f"{KEY}: {path} has no function {function!r}: {hint}")
-
-
-_OURS = str(Path(node.__file__).parent)
 
 
 def place_of(error: BaseException, file: str | None = None) -> str | None:

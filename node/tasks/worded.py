@@ -29,6 +29,10 @@ from protocol.messages import PromptRef
 
 PROPOSITION_CHARACTERS: Final = 200
 _REDUCTIONS: Final = re.compile(r"¬v|v[∧∨→↔]v|\(v\)")  # each is a formula if v is one
+INSTRUCTION: Final = (
+    f"\n\nThink step by step. Then write your final answer, and nothing else, between {OPENING} and {CLOSING}."
+)
+ANSWER_CHARACTERS: Final = 2_000  # a longer answer is wrong; no right one comes near it
 
 
 def is_conclusion(text: str, variables: Collection[str], premises: Sequence[str]) -> bool:
@@ -45,12 +49,6 @@ def is_conclusion(text: str, variables: Collection[str], premises: Sequence[str]
 def _bare(formula: str) -> str:
     """Without the parentheses around the whole; a formula that merely begins and ends with some stays different."""
     return formula[1:-1] if formula.startswith("(") and formula.endswith(")") else formula
-
-
-INSTRUCTION: Final = (
-    f"\n\nThink step by step. Then write your final answer, and nothing else, between {OPENING} and {CLOSING}."
-)
-ANSWER_CHARACTERS: Final = 2_000  # a longer answer is wrong; no right one comes near it
 
 
 class Scoring(StrEnum):

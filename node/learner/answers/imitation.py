@@ -68,20 +68,16 @@ class Imitation(RightAnswers):
             known[task] += own.classes.get(task, {}).items()
         classes = [task for task in tasks if known[task]]
         steps = steps_again(sum(map(len, known.values())), whole_batch, draws.random())
-        return [[self._lesson(known, task, success, draws) for task in _evenly(classes, whole_batch, draws)]
-                for _ in range(steps)]  # fmt: skip
-
-    @staticmethod
-    def _lesson(
-        known: dict[str, list[tuple[PromptIds, RightAnswer]]], task: str, success: SuccessTracker, draws: random.Random
-    ) -> Lesson:
-        prompt, answer = draws.choice(known[task])
-        return task, answer.peer, as_text(prompt, answer, 1.0)
-
-
-def _evenly(classes: Sequence[str], count: int, draws: random.Random) -> list[str]:
-    order = draws.sample(classes, len(classes))
-    return [order[number % len(order)] for number in range(count)]
+        found: list[list[Lesson]] = []
+        for _ in range(steps):
+            order = draws.sample(classes, len(classes))
+            lesson: list[Lesson] = []
+            for number in range(whole_batch):
+                task = order[number % len(order)]
+                prompt, answer = draws.choice(known[task])
+                lesson.append((task, answer.peer, as_text(prompt, answer, 1.0)))
+            found.append(lesson)
+        return found
 
 
 def of_others(lessons: Sequence[Lesson]) -> list[tuple[str, TrainingGroup]]:

@@ -33,12 +33,10 @@ from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import RewardScorer, check_prompt_room
 from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
-from node.learner.memory.device_memory import total_memory_bytes
-from node.learner.memory.freed_tensors import return_freed_tensors
+from node.learner.memory.device_memory import return_freed_tensors, total_memory_bytes
 from node.learner.memory.phases import SizePlan
-from node.learner.objective.forward import Network, check_network
+from node.learner.objective.forward import Network, PassSettings, check_network
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.sharding.starting import put_in_shards, start_other_devices
 from node.learner.state.continuing import continued
 from node.learner.state.learner_state import LearnerState

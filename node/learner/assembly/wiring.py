@@ -21,9 +21,8 @@ from node.learner.influence.guard import Guard
 from node.learner.loop import Learner
 from node.learner.memory.device_memory import device_memory
 from node.learner.memory.phases import PhaseRunner, SizePlan
-from node.learner.objective.forward import Network
+from node.learner.objective.forward import Network, PassSettings
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.round.learning import RoundLearning
 from node.learner.round.measuring import Measuring
 from node.learner.round.report import Reporting
@@ -77,7 +76,14 @@ def learner_of(
     )
     longest = max(task.max_new_tokens for task in tasks.values())
     steps = BatchSteps(config, network, optimizer, others, extras.devices, passes, max_new_tokens=longest)
-    phases = _phases(engine, steps, policy, report, clock, extras.size_plan)
+
+    def use(sizes: Sizes) -> None:
+        engine.rows = sizes.rows
+        steps.use(sizes)
+
+    configured = Sizes(engine.rows, passes.batch_tokens, passes.recompute)
+    plan = extras.size_plan or SizePlan(begin=configured, most=configured)
+    phases = PhaseRunner(plan, use=use, report=report, clock=clock, memory=partial(device_memory, policy.device))
     generation = Generation(
         engine, tasks, policy.tokens, scorer, config.learner,
         temperature=config.engine.temperature,
@@ -123,21 +129,3 @@ def learner_of(
 def _draws(seed: str, purpose: str, round_number: int) -> random.Random:
     """Returns a round's random numbers for one purpose."""
     return random.Random(f"starling/{purpose}/{seed}/{round_number}")
-
-
-def _phases(
-    engine: Engine,
-    steps: BatchSteps,
-    policy: Policy,
-    report: Callable[[Event], None],
-    clock: Callable[[], float],
-    size_plan: SizePlan | None,
-) -> PhaseRunner:
-    def use(sizes: Sizes) -> None:
-        engine.rows = sizes.rows
-        steps.use(sizes)
-
-    configured = Sizes(engine.rows, steps.passes.batch_tokens, steps.passes.recompute)
-    memory = partial(device_memory, policy.device)
-    plan = size_plan or SizePlan(begin=configured, most=configured)
-    return PhaseRunner(plan, use=use, report=report, clock=clock, memory=memory)

@@ -41,10 +41,10 @@ from protocol.rollouts import Completion
 from swarm.api import Judgement
 
 log = logging.getLogger(__name__)
-
 HELD_OUT: Final = ForeignRefusal(
     Judgement.MALFORMED, ForeignOutcome.HELD_OUT, "its question only measures: nobody trains on it"
 )
+MIN_COLLECT_SECONDS: Final = 0.25  # waiting for foreign groups
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,9 +165,6 @@ class ForeignCandidates:
 
 def _is_canonical(task: Task, prompt: Prompt, completion: Completion) -> bool:
     return is_canonical(task, prompt, completion.text.decode("utf-8", "replace"))
-
-
-MIN_COLLECT_SECONDS: Final = 0.25  # waiting for foreign groups
 
 
 class ForeignGroups:

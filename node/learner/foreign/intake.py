@@ -12,7 +12,7 @@ import logging
 import math
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -239,7 +239,10 @@ class RolloutIntake:
         sizes_bytes = [
             each.size_bytes for each in arrived if each.size_bytes is not None and each.key not in chosen.used_before
         ]
-        self._hand_out(each for each in opened if each.key not in chosen.used_before)
+        with self._pool_lock:
+            for each in opened:
+                if each.key not in chosen.used_before:
+                    self._handed_out[each.key] = (outline(each.seen.advert), each.content)
         return Incoming(
             tuple(groups),
             (*chosen.decided, *(each.decided for each in unusable)),
@@ -261,11 +264,6 @@ class RolloutIntake:
             )
             return Unusable(result.seen, decided, result.size_bytes)
         return result
-
-    def _hand_out(self, opened: Iterable[Opened]) -> None:
-        with self._pool_lock:
-            for each in opened:
-                self._handed_out[each.key] = (outline(each.seen.advert), each.content)
 
     def _drop(self, swarm: Swarm, unusable: Sequence[Unusable]) -> None:
         """Takes groups out for good. A peer is judged for what it sent, and counts as less reliable for what did not

@@ -27,10 +27,8 @@ from torch import Tensor
 
 from node.configuration import ObjectiveSection
 from node.kernels.linear_logp import linear_logps
-from node.learner.objective.batch import TrainingCompletion, TrainingGroup
-from node.learner.objective.forward import Network, completion_hidden, plan_micro_batches
-from node.learner.objective.pass_settings import PassSettings
-from node.learner.objective.spans import RaggedSpans
+from node.learner.objective.batch import RaggedSpans, TrainingCompletion, TrainingGroup
+from node.learner.objective.forward import Network, PassSettings, completion_hidden, plan_micro_batches
 from node.learner.objective.weights import span_weights
 
 VOCABULARY_BLOCK: Final = 8192

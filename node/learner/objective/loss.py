@@ -35,8 +35,8 @@ from torch import Tensor
 
 from node.configuration import LossName, ObjectiveSection
 from node.learner.objective.alignment import divergences, span_sums
+from node.learner.objective.batch import RaggedSpans
 from node.learner.objective.report import ObjectiveReport, report_of_micro_batch
-from node.learner.objective.spans import RaggedSpans
 from node.learner.objective.weights import CORRECTIONS, Weights, span_weights
 
 LOG_RATIO_BOUND: Final = 20.0  # nats; u up to 5e8, beyond which one token would make the whole step infinite

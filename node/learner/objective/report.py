@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from node.learner.objective.alignment import span_sums
-from node.learner.objective.spans import RaggedSpans
+from node.learner.objective.batch import RaggedSpans
 
 if TYPE_CHECKING:
     from node.learner.objective.weights import Weights

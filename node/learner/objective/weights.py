@@ -43,7 +43,7 @@ from torch import Tensor
 
 from node.configuration import CorrectionName, ObjectiveSection
 from node.learner.objective.alignment import keep_mask, span_sums
-from node.learner.objective.spans import RaggedSpans
+from node.learner.objective.batch import RaggedSpans
 
 ICEPOP_RANGE: Final = (0.5, 5.0)
 MASKED_RANGE: Final = (0.5, 2.0)
@@ -94,7 +94,8 @@ def span_weights(
     """Returns the weights of one micro-batch, each finite; where ``divided_by_mean``, before that division."""
     correction = CORRECTIONS[section.correction]
     raised = spans.foreign & (spans.advantages > 0)  # (B,)
-    floors = _floors(spans, section) * raised  # (B,)
+    # c_low, at most the cap; 0 where there is no weight to raise
+    floors = min(section.ratio_floor, section.ratio_cap) * correction.weighted * raised.to(log_ratios.dtype)  # (B,)
     if correction.whole_completions:
         log_ratios = span_sums(log_ratios, spans.sequence_of_span, len(spans.peers))[spans.sequence_of_span]  # (S,)
     corrected = correction.weigh(log_ratios, spans, section.ratio_cap, floors > 0)
@@ -107,13 +108,6 @@ def span_weights(
     return Weights(torch.where(floored, span_floors, corrected.values), corrected.limited, kept, floored)
 
 
-def _floors(spans: RaggedSpans, section: ObjectiveSection) -> Tensor:
-    """Returns c_low of each completion (B,), at most the cap; 0 where the correction has no weight to raise."""
-    if not CORRECTIONS[section.correction].weighted:
-        return torch.zeros_like(spans.advantages)
-    return torch.full_like(spans.advantages, min(section.ratio_floor, section.ratio_cap))
-
-
 def _one(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
     return Weights(torch.ones_like(log_ratios), _none_limited(log_ratios), _all_kept(spans))
 
@@ -124,23 +118,16 @@ def _truncated(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tenso
     return Weights(ratios.clamp(max=cap), ratios > cap, _all_kept(spans))
 
 
-def _icepop(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
-    return _within(*ICEPOP_RANGE, log_ratios, spans)
+def _within(bounds: Callable[[float], tuple[float, float]]) -> Weigh:
+    """ρ·1[low ≤ ρ ≤ high]; ``bounds`` are low and high for a cap."""
 
+    def weigh(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
+        low, high = bounds(cap)
+        ratios = log_ratios.exp()
+        outside = (ratios < low) | (ratios > high)
+        return Weights(torch.where(outside, 0.0, ratios), outside, _all_kept(spans))
 
-def _decoupled_ppo(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
-    return _within(0.0, cap, log_ratios, spans)
-
-
-def _ppo_ewma(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
-    return _within(1 / cap, cap, log_ratios, spans)
-
-
-def _within(low: float, high: float, log_ratios: Tensor, spans: RaggedSpans) -> Weights:
-    """ρ·1[low ≤ ρ ≤ high]"""
-    ratios = log_ratios.exp()
-    outside = (ratios < low) | (ratios > high)
-    return Weights(torch.where(outside, 0.0, ratios), outside, _all_kept(spans))
+    return weigh
 
 
 def _clipped_or_vetoed(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
@@ -177,10 +164,10 @@ CORRECTIONS: Final[Mapping[CorrectionName, Correction]] = MappingProxyType(
         "f_tis": Correction(_truncated, filtered=True, other_tokenizers_as_text=True),
         "token_tis": Correction(_truncated),
         "sequence_tis": Correction(_truncated, whole_completions=True),
-        "icepop": Correction(_icepop),
+        "icepop": Correction(_within(lambda cap: ICEPOP_RANGE)),
         "masked_is": Correction(_clipped_or_vetoed, divided_by_mean=True),
         "sequence_mask": Correction(_sequence_mask, weighted=False, of_current_policy=True),
-        "decoupled_ppo": Correction(_decoupled_ppo),
-        "ppo_ewma": Correction(_ppo_ewma, averages_proximal=True),
+        "decoupled_ppo": Correction(_within(lambda cap: (0.0, cap))),
+        "ppo_ewma": Correction(_within(lambda cap: (1 / cap, cap)), averages_proximal=True),
     }
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from node.configuration import LearnerSection, ObjectiveSection, PolicySection
-from node.learner.memory.freed_tensors import return_freed_tensors
+from node.learner.memory.device_memory import return_freed_tensors
 from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.sharding.messages import (
@@ -20,8 +20,7 @@ from node.learner.sharding.messages import (
     Put,
     TakeSteps,
 )
-from node.learner.sharding.model import reshard, shard_network
-from node.learner.sharding.process_group import DeviceGroup, share_processors
+from node.learner.sharding.process_group import DeviceGroup, reshard, shard_network, share_processors
 from node.learner.sharding.sharded_adamw import ShardRows
 from node.learner.steps.optimizer import MasterAdamW
 from node.learner.steps.step import BegunStep, OptimizerSteps

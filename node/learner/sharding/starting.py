@@ -19,8 +19,7 @@ from node.learner.objective.forward import Network
 from node.learner.objective.report import ObjectiveReport
 from node.learner.sharding.device_processes import DeviceProcesses
 from node.learner.sharding.messages import BeginSteps, DeviceStart, DropBegun, TakeSteps
-from node.learner.sharding.model import reshard, shard_network
-from node.learner.sharding.process_group import DeviceGroup, share_processors
+from node.learner.sharding.process_group import DeviceGroup, reshard, shard_network, share_processors
 from node.learner.sharding.sharded_adamw import ShardedAdamW
 from node.learner.steps.devices import LeadingDevice, StepTask
 from node.learner.steps.optimizer import MasterAdamW
@@ -30,6 +29,8 @@ from node.policy.policy import Policy
 from node.policy.whole_tensors import WholeTensors
 from protocol.errors import AcceleratorError, ConfigurationError
 from swarm.exit_codes import ExitCode
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +86,6 @@ class LearnerDevices(LeadingDevice):
                 "last checkpoint, on all of them"
             ) from error
         reshard(self._network)
-
-
-log = logging.getLogger(__name__)
 
 
 def device_of(kind: str, rank: int) -> torch.device:

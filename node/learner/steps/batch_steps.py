@@ -13,9 +13,8 @@ from node.fit.candidates import CHUNK_TOKENS
 from node.fit.fitted import Sizes
 from node.learner.memory.phases import PhaseRunner
 from node.learner.objective.batch import TrainingGroup
-from node.learner.objective.forward import Network
+from node.learner.objective.forward import Network, PassSettings
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.steps.devices import LeadingDevice, StepTask
 from node.learner.steps.optimizer import MasterAdamW
 from node.learner.steps.step import BatchReport, BegunStep, OptimizerSteps

@@ -19,8 +19,7 @@ import numpy as np
 
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
-from node.learner.objective.forward import MicroBatch
-from node.learner.objective.pass_settings import PassSettings
+from node.learner.objective.forward import MicroBatch, PassSettings
 from node.learner.objective.report import ObjectiveReport
 
 IDLE: Final = MicroBatch(

@@ -30,15 +30,16 @@ import torch
 
 from node.configuration import ObjectiveSection
 from node.learner.objective.baselines import with_baselines
-from node.learner.objective.batch import TrainingGroup
+from node.learner.objective.batch import RaggedSpans, TrainingGroup
 from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
 from node.learner.objective.loss import Anchors, BatchTotals, divisor_of, mean_token_weight, objective_loss, weight_sums
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.report import ObjectiveReport
-from node.learner.objective.spans import RaggedSpans
 from node.learner.objective.weights import CORRECTIONS, span_weights
 from node.learner.steps.devices import ONE_DEVICE, Devices, StepTask, divided, share_of_tokens
 from node.learner.steps.optimizer import MasterAdamW, StepReport
+
+UNDIVIDED: Final = BatchTotals(1, 1, 1)
 
 
 def signal_share(groups: Sequence[TrainingGroup], whole_batch: int) -> float:
@@ -46,9 +47,6 @@ def signal_share(groups: Sequence[TrainingGroup], whole_batch: int) -> float:
     the gradient has. ``whole_batch`` is how many completions a round generates."""
     signal = sum(c.count * abs(c.advantage) for group in groups for c in group.completions)
     return min(1.0, signal / max(1, whole_batch))
-
-
-UNDIVIDED: Final = BatchTotals(1, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)

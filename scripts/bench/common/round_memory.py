@@ -24,12 +24,11 @@ from node.configuration import Config
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
 from node.fit.settings import MemorySettings, with_settings
-from node.learner.memory.freed_tensors import return_freed_tensors
+from node.learner.memory.device_memory import return_freed_tensors
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
-from node.learner.objective.forward import Network
+from node.learner.objective.forward import Network, PassSettings
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import snapshot_of
 from node.learner.steps.devices import StepTask

@@ -30,9 +30,8 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
     from node.configuration import LearnerSection, ObjectiveSection, PolicySection
     from node.learner.objective.alignment import Alignment
     from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup, merged
-    from node.learner.objective.forward import Network
+    from node.learner.objective.forward import WHOLE, Network
     from node.learner.objective.other_policies import OtherPolicies
-    from node.learner.objective.pass_settings import WHOLE
     from node.learner.steps.devices import StepTask
     from node.learner.steps.optimizer import MasterAdamW
     from node.learner.steps.step import OptimizerSteps

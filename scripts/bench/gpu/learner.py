@@ -58,9 +58,8 @@ def learner_round(bench: Bench, name: str) -> None:
     from node.configuration import LearnerSection, ObjectiveSection
     from node.engines.engine import Sampling
     from node.engines.torch import TorchEngine
-    from node.learner.objective.forward import Network, check_network
+    from node.learner.objective.forward import Network, PassSettings, check_network
     from node.learner.objective.other_policies import OtherPolicies
-    from node.learner.objective.pass_settings import PassSettings
     from node.learner.steps.devices import StepTask
     from node.learner.steps.optimizer import MasterAdamW
     from node.learner.steps.step import OptimizerSteps

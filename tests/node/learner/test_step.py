@@ -17,10 +17,9 @@ from node.configuration import LearnerSection, ObjectiveSection
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.baselines import with_baselines
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
-from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
+from node.learner.objective.forward import MicroBatch, Network, PassSettings, completion_logps, plan_micro_batches
 from node.learner.objective.loss import BatchTotals, divisor_of
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.steps.devices import StepTask
 from node.learner.steps.optimizer import MasterAdamW
 from node.learner.steps.step import BatchReport, BegunStep, OptimizerSteps, may_begin

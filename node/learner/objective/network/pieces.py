@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -61,12 +62,8 @@ def _cut_mask(mask: Tensor, piece: Piece, width: int) -> Tensor | None:
     return _of_rows(mask, piece)[:, :, piece.columns, :seen]  # (B, H, T, S)
 
 
-def _cut_positions(positions: Tensor, piece: Piece, width: int) -> Tensor | None:
-    return _of_rows(positions, piece)[:, piece.columns] if positions.ndim == 2 else None  # (B, T)
-
-
-def _cut_rotations(rotations: Tensor, piece: Piece, width: int) -> Tensor | None:
-    return _of_rows(rotations, piece)[:, piece.columns] if rotations.ndim == 3 else None  # (B, T, d)
+def _cut_columns(dimensions: int, tensor: Tensor, piece: Piece, width: int) -> Tensor | None:
+    return _of_rows(tensor, piece)[:, piece.columns] if tensor.ndim == dimensions else None
 
 
 def _of_rows(tensor: Tensor, piece: Piece) -> Tensor:
@@ -76,7 +73,7 @@ def _of_rows(tensor: Tensor, piece: Piece) -> Tensor:
 _CUTS: Final[Mapping[str, Callable[[Tensor, Piece, int], Tensor | None]]] = MappingProxyType(
     {
         "attention_mask": _cut_mask,
-        "position_ids": _cut_positions,
-        "position_embeddings": _cut_rotations,
+        "position_ids": partial(_cut_columns, 2),  # (B, T)
+        "position_embeddings": partial(_cut_columns, 3),  # (B, T, d)
     }
 )

@@ -10,10 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.learner.objective.batch import TrainingGroup
-from node.learner.objective.forward import MicroBatch, plan_micro_batches
-from node.learner.objective.pass_settings import PassSettings
-from node.learner.objective.spans import RaggedSpans
+from node.learner.objective.batch import RaggedSpans, TrainingGroup
+from node.learner.objective.forward import MicroBatch, PassSettings, plan_micro_batches
 from node.learner.sharding.messages import DeviceTask, Gather, Put, TakeSteps, line_of, message_in
 from node.learner.sharding.starting import check_cards, device_of
 from node.learner.steps.devices import IDLE, ONE_DEVICE, Devices, StepTask, divided, share_of_tokens

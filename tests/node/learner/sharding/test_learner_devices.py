@@ -17,9 +17,8 @@ from node.averaging import noloco
 from node.averaging.noloco import copied
 from node.checkpoints.checkpoints import NewestCheckpoint, read, write
 from node.configuration import Config, LearnerSection, PolicySection
-from node.learner.objective.forward import Network
+from node.learner.objective.forward import Network, PassSettings
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.sharding.device_processes import DeviceProcesses
 from node.learner.sharding.sharded_adamw import ShardedAdamW
 from node.learner.sharding.starting import LearnerDevices, ShardedPolicy, other_starts, put_in_shards

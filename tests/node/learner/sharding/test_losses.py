@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from node.learner.objective.pass_settings import WHOLE
+from node.learner.objective.forward import WHOLE
 from node.learner.sharding.device_processes import DeviceProcesses
 from node.learner.sharding.messages import RAN_OUT, DeviceStart, Prepare
 from node.learner.sharding.starting import LearnerDevices

@@ -19,11 +19,9 @@ import torch
 
 from node.configuration import LearnerSection, ObjectiveSection
 from node.learner.objective.batch import TrainingGroup
-from node.learner.objective.forward import Network
+from node.learner.objective.forward import Network, PassSettings
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
-from node.learner.sharding.model import reshard, shard_network
-from node.learner.sharding.process_group import DeviceGroup
+from node.learner.sharding.process_group import DeviceGroup, reshard, shard_network
 from node.learner.steps.devices import ONE_DEVICE, Devices, StepTask
 from node.learner.steps.gradients import rows_of, shard_of
 from node.learner.steps.optimizer import MasterAdamW
