@@ -73,31 +73,31 @@ class Learner:
         # 1. Which prompts. Meanwhile the swarm is asked for groups of others.
         self.foreign.ask(state.round, state.success)
         self.own.launch(state.round, state.unfinished, self.plan_of)
-        record.lap("allocate")
+        record.watch.lap("allocate")
 
         # 2. Own groups; where generation runs ahead, they may be ready already.
         generated = self.own.take(self.early)
         state.unfinished = generated.unfinished
         record.generated(generated, state.policy_version)
-        generate_seconds = record.lap("generate")
+        generate_seconds = record.watch.lap("generate")
 
         # 3. Groups of others that have arrived. The round waits for them no longer than generation took.
         incoming, candidates = self.foreign.collected(state.round, state.success, generate_seconds, record.foreign)
         record.incoming(incoming)
-        record.lap("collect")
+        record.watch.lap("collect")
 
         # 4. Rewards of both. What weights sampled whose averaging is taken back teaches nothing.
         scored = self.scoring.score(generated, candidates, record)
         taken_back = self.taking_back.averaging(scored)
         if taken_back:
             scored = scored.without_own()
-        record.lap("score")
+        record.watch.lap("score")
 
         # 5. One optimizer step on both, and further ones on remembered answers of peers.
         learnt, taught = self.learning.learn(scored, record)
         self.foreign.measured(learnt.objective)
         self.reporting.learnt_from(scored, taught)
-        record.lap("learn")
+        record.watch.lap("learn")
 
         # 6. Own groups to others.
         record.groups_shared = share(scored, self.intake, self.policy, self.config.learner.share_groups)
@@ -111,7 +111,7 @@ class Learner:
         if averaged or taken_back or learnt.moved:
             state.policy_version += 1
             self.own.publish(state.policy_version, self.policy.weights())
-        record.lap("publish")
+        record.watch.lap("publish")
 
         # 9. The report.
         done = self.reporting.done(record, learnt, generated, self.optimizer.steps_skipped)

@@ -173,24 +173,12 @@ def mean_token_weight(total: float, tokens: float) -> float:
     return total / tokens if total > 0 else 1.0
 
 
-def _tokens(totals: BatchTotals) -> int:
-    return totals.tokens
-
-
-def _completions(totals: BatchTotals) -> int:
-    return totals.completions
-
-
-def _allowed_tokens(totals: BatchTotals) -> int:
-    return totals.completions * totals.max_new_tokens
-
-
 LOSSES: Final[Mapping[LossName, LossRule]] = MappingProxyType(
     {
-        "dapo": LossRule(_tokens, _clipped),
-        "grpo": LossRule(_completions, _clipped, mean_of_completion=True),
-        "dr_grpo": LossRule(_allowed_tokens, _clipped),
-        "gspo": LossRule(_completions, _clipped, mean_of_completion=True, completion_ratio=True),
-        "cispo": LossRule(_tokens, _cispo),
+        "dapo": LossRule(lambda totals: totals.tokens, _clipped),
+        "grpo": LossRule(lambda totals: totals.completions, _clipped, mean_of_completion=True),
+        "dr_grpo": LossRule(lambda totals: totals.completions * totals.max_new_tokens, _clipped),
+        "gspo": LossRule(lambda totals: totals.completions, _clipped, mean_of_completion=True, completion_ratio=True),
+        "cispo": LossRule(lambda totals: totals.tokens, _cispo),
     }
 )

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from node.configuration import Config
 from node.engines.engine import Engine
-from node.learner.answers.imitation import IMITATION_RATE, of_others
+from node.learner.answers.right_answers import IMITATION_RATE, of_others
 from node.learner.foreign.candidates import ForeignCandidates, VerifiedGroup
 from node.learner.influence.guard import Guard
 from node.learner.memory.phases import PhaseRunner

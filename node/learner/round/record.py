@@ -68,10 +68,6 @@ class RoundRecord:
     reward: float = 0.0
     gradient_mass_by_task: dict[str, dict[str, float]] = field(default_factory=dict)  # then by peer
 
-    def lap(self, phase: str) -> float:
-        """Ends ``phase``; returns its seconds."""
-        return self.watch.lap(phase)
-
     def incoming(self, incoming: Incoming) -> None:
         """Takes what arrived, and what was decided on the groups that are not used."""
         self.bytes_fetched = incoming.bytes_fetched

@@ -8,8 +8,7 @@ from node.averaging import rules
 from node.averaging.guard import AveragingGuard
 from node.evaluation.held_out import HeldOutReward
 from node.learner.allocation.success import SuccessTracker
-from node.learner.answers.imitation import Imitation
-from node.learner.answers.right_answers import Rehearsal
+from node.learner.answers.right_answers import Imitation, Rehearsal
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.influence.guard import InfluenceState
 

@@ -26,8 +26,7 @@ from node.configuration import Config
 from node.evaluation.held_out import HeldOutReward
 from node.events import CheckpointSaved, Event, NotSaved
 from node.learner.allocation.success import SuccessTracker
-from node.learner.answers.imitation import Imitation
-from node.learner.answers.right_answers import Rehearsal
+from node.learner.answers.right_answers import Imitation, Rehearsal
 from node.learner.generation.unfinished import restored_unfinished, snapshot_of_unfinished
 from node.learner.influence.guard import InfluenceState
 from node.learner.memory.phases import PhaseRunner

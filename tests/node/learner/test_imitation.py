@@ -14,8 +14,16 @@ import pytest
 from node.configuration import LearnerSection
 from node.learner.allocation.success import ClassSuccess, SuccessTracker
 from node.learner.answers import right_answers
-from node.learner.answers.imitation import MOST_STEPS, SEEN_EVERY, Imitation, Lesson, steps_again
-from node.learner.answers.right_answers import Rehearsal, RightAnswer, as_text
+from node.learner.answers.right_answers import (
+    MOST_STEPS,
+    SEEN_EVERY,
+    Imitation,
+    Lesson,
+    Rehearsal,
+    RightAnswer,
+    as_text,
+    steps_again,
+)
 from node.learner.influence.guard import Guard, InfluenceState
 from node.learner.influence.shares import own_mass
 from node.learner.influence.standing import Standings
