@@ -71,28 +71,25 @@ class VerifiedGroup:
     rewards: tuple[float, ...]  # recomputed here
 
 
+@dataclass(eq=False)
 class ForeignCandidates:
-    """Checks foreign groups and prepares them for training. Called from the learner's thread; keeps nothing."""
+    """Checks foreign groups and prepares them for training. Called from the learner's thread; keeps nothing.
 
-    def __init__(
-        self,
-        intake: RolloutIntake,
-        tasks: Mapping[str, Task],
-        tokens: TokenTable,
-        objective: ObjectiveSection,
-        *,
-        context: int,
-    ) -> None:
-        """``context`` is the number of positions that the learner's model has."""
-        self._intake, self._tasks, self._tokens, self._objective = intake, tasks, tokens, objective
-        self._context = context
+    ``context`` is the number of positions that the learner's model has.
+    """
+
+    intake: RolloutIntake
+    tasks: Mapping[str, Task]
+    tokens: TokenTable
+    objective: ObjectiveSection
+    context: int
 
     def regenerated(self, arrived: Sequence[ForeignGroup], outcomes: ForeignOutcomes) -> list[ForeignCandidate]:
         """Returns the groups whose prompts can be made here, and refuses the others."""
         candidates: list[ForeignCandidate] = []
         for foreign in arrived:
             try:
-                prompt = regenerated_prompt(foreign.group, self._tasks, self._tokens)
+                prompt = regenerated_prompt(foreign.group, self.tasks, self.tokens)
             except ProtocolError as error:
                 self._refuse(foreign, ForeignRefusal(Judgement.MALFORMED, error, str(error)), outcomes)
                 continue
@@ -123,16 +120,16 @@ class ForeignCandidates:
         return [
             foreign_training_group(
                 each.foreign.group,
-                tuple(self._tokens.prompt_ids(each.prompt.text)),
+                tuple(self.tokens.prompt_ids(each.prompt.text)),
                 each.rewards,
                 peer=each.foreign.peer,
-                tokens=self._tokens,
-                section=self._objective,
+                tokens=self.tokens,
+                section=self.objective,
                 rule=rule,
                 success=success(each.prompt.ref.task),
-                context=self._context,
-                max_new_tokens=self._tasks[each.prompt.ref.task].max_new_tokens,
-                is_canonical=partial(_is_canonical, self._tasks[each.prompt.ref.task], each.prompt),
+                context=self.context,
+                max_new_tokens=self.tasks[each.prompt.ref.task].max_new_tokens,
+                is_canonical=partial(_is_canonical, self.tasks[each.prompt.ref.task], each.prompt),
             )
             for each in verified
         ]
@@ -155,11 +152,11 @@ class ForeignCandidates:
             outcomes.note(Decided.of_group(outcome, foreign.peer, foreign.group, detail))
             if foreign.new:
                 judgement = Judgement.USED if is_used else Judgement.UNUSED
-                self._intake.judge(foreign.peer, foreign.blob, judgement)
+                self.intake.judge(foreign.peer, foreign.blob, judgement)
 
     def _refuse(self, foreign: ForeignGroup, refusal: ForeignRefusal, outcomes: ForeignOutcomes) -> None:
         outcomes.note(Decided.of_group(refusal.decision, foreign.peer, foreign.group, refusal.detail))
-        self._intake.refuse(foreign, refusal.judgement, refusal.detail)
+        self.intake.refuse(foreign, refusal.judgement, refusal.detail)
         log.warning("group of %s not used: %s (%s)", foreign.peer, name_of(refusal.decision), refusal.detail)
 
 
@@ -167,40 +164,37 @@ def _is_canonical(task: Task, prompt: Prompt, completion: Completion) -> bool:
     return is_canonical(task, prompt, completion.text.decode("utf-8", "replace"))
 
 
+@dataclass(eq=False)
 class ForeignGroups:
-    """The groups of others for one learner. Only the learner's thread may call it."""
+    """The groups of others for one learner. Only the learner's thread may call it.
 
-    def __init__(
-        self,
-        intake: RolloutIntake,
-        candidates: ForeignCandidates,
-        admits: Callable[[int], Callable[[str], bool]],
-        draws: Callable[[str, int], random.Random],
-        *,
-        ahead: bool,
-    ) -> None:
-        """``admits``: whose groups a round may learn from; ``draws``: a round's random numbers for one purpose. With
-        ``ahead`` generation runs ahead and leaves no time: the next groups come while the round learns."""
-        self._intake, self._candidates = intake, candidates
-        self._admits, self._draws, self._ahead = admits, draws, ahead
+    ``admits``: whose groups a round may learn from; ``draws``: a round's random numbers for one purpose. With ``ahead``
+    generation runs ahead and leaves no time: the next groups come while the round learns.
+    """
+
+    intake: RolloutIntake
+    candidates: ForeignCandidates
+    admits: Callable[[int], Callable[[str], bool]]
+    draws: Callable[[str, int], random.Random]
+    ahead: bool
 
     def ask(self, rounds_done: int, success: SuccessTracker) -> None:
         """Has groups chosen and fetched for the round after ``rounds_done``, unless the last ones are still on their
         way. Returns at once."""
-        self._intake.admits = self._admits(rounds_done + 1)
-        self._intake.begin(success.copy().of, self._draws("choose", rounds_done))
+        self.intake.admits = self.admits(rounds_done + 1)
+        self.intake.begin(success.copy().of, self.draws("choose", rounds_done))
 
     def collected(
         self, rounds_done: int, success: SuccessTracker, seconds: float, outcomes: ForeignOutcomes
     ) -> tuple[Incoming, Sequence[ForeignCandidate]]:
         """Returns what has arrived, after ``seconds`` at most, and of it the groups whose prompts can be made here."""
-        incoming = self._intake.collect(max(MIN_COLLECT_SECONDS, seconds))
-        candidates = self._candidates.regenerated(incoming.groups, outcomes)
-        if self._ahead:
+        incoming = self.intake.collect(max(MIN_COLLECT_SECONDS, seconds))
+        candidates = self.candidates.regenerated(incoming.groups, outcomes)
+        if self.ahead:
             self.ask(rounds_done + 1, success)
         return incoming, candidates
 
     def measured(self, objective: ObjectiveReport) -> None:
         """Remembers, for choosing, how far the policies of others are from ours."""
         by_peer = objective.divergence_by_peer()
-        self._intake.measured({p: nats for p, nats in by_peer.items() if p != SELF and math.isfinite(nats)})
+        self.intake.measured({p: nats for p, nats in by_peer.items() if p != SELF and math.isfinite(nats)})

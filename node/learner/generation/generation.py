@@ -81,23 +81,17 @@ class _Launch:
     request: GenerationRequest
 
 
+@dataclass(eq=False)
 class Generation:
     """Generates one round at a time, on the calling thread. It keeps nothing between two rounds."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        tasks: Mapping[str, Task],
-        tokens: TokenTable,
-        scorer: RewardScorer,
-        section: LearnerSection,
-        *,
-        temperature: float,
-        context: int,
-    ) -> None:
-        self.engine = engine
-        self._tasks, self._tokens, self._scorer, self._section = tasks, tokens, scorer, section
-        self._temperature, self._context = temperature, context
+    engine: Engine
+    tasks: Mapping[str, Task]
+    tokens: TokenTable
+    scorer: RewardScorer
+    section: LearnerSection
+    temperature: float
+    context: int
 
     def run(
         self,
@@ -116,7 +110,7 @@ class Generation:
         if listener is not None:
             listener.start()
         drawn, waiting, tally = deque(plan.allocations), list(unfinished), Generated()
-        if self._section.resample:
+        if self.section.resample:
             tally.scores = []
         seeds = random.Random(plan.sampling_seed)
         seed = plan.sampling_seed  # of the first wave
@@ -127,7 +121,7 @@ class Generation:
             told: dict[int, Rollout] = {}
             progress = self._advance(wave, missing, seed, halted, self._telling(wave, told, listener))
             complete = self._sort_out(wave, progress, told, waiting, tally)
-            if not self._section.resample:
+            if not self.section.resample:
                 tally.rollouts += complete
                 break
             self._keep_informative(complete, tally)
@@ -141,7 +135,7 @@ class Generation:
         self, missing: int, drawn: deque[Allocation], waiting: list[UnfinishedGroup], tally: Generated
     ) -> list[_Launch]:
         """Takes from ``waiting``, then from ``drawn``, as many groups as are launched for ``missing`` wanted ones."""
-        wanted = launched_for(missing, self._section.overprovision)
+        wanted = launched_for(missing, self.section.overprovision)
         wave: list[_Launch] = []
         while waiting and len(wave) < wanted:
             launch = self._resumed(waiting.pop(0))
@@ -156,15 +150,15 @@ class Generation:
 
     def _begun(self, allocation: Allocation) -> _Launch | None:
         """Returns None for a prompt that leaves no position of the context for an answer."""
-        task = self._tasks[allocation.task]
+        task = self.tasks[allocation.task]
         prompt = training_prompt(task, allocation.prompt_seed)
-        prompt_ids = tuple(self._tokens.prompt_ids(prompt.text))
-        room = min(task.max_new_tokens, self._context - len(prompt_ids))
+        prompt_ids = tuple(self.tokens.prompt_ids(prompt.text))
+        room = min(task.max_new_tokens, self.context - len(prompt_ids))
         return _Launch(prompt, GenerationRequest(prompt_ids, allocation.completions, room)) if room > 0 else None
 
     def _resumed(self, group: UnfinishedGroup) -> _Launch | None:
         """Returns None for a group whose task has changed, or whose prompt and tokens no longer fit the context."""
-        task = self._tasks.get(group.ref.task)
+        task = self.tasks.get(group.ref.task)
         if task is None:
             log.warning("an unfinished group is dropped: this node no longer trains on %s", group.ref.task)
             return None
@@ -173,8 +167,8 @@ class Generation:
         except ProtocolError as error:
             log.warning("an unfinished group of %s is dropped: %s", group.ref.task, error)
             return None
-        prompt_ids = tuple(self._tokens.prompt_ids(prompt.text))
-        room = min(task.max_new_tokens, self._context - len(prompt_ids))
+        prompt_ids = tuple(self.tokens.prompt_ids(prompt.text))
+        room = min(task.max_new_tokens, self.context - len(prompt_ids))
         longest = max((len(each.token_ids) for each in group.progress.sequences), default=1)
         if longest > room:
             log.warning(
@@ -182,7 +176,7 @@ class Generation:
                 "context of %d leave room for %d after its prompt",
                 group.ref.task,
                 longest,
-                self._context,
+                self.context,
                 room,
             )
             return None
@@ -202,11 +196,11 @@ class Generation:
         elif len(wave) > missing:
             enough = lambda complete: complete >= missing  # noqa: E731
         requests = [launch.request for launch in wave]
-        return self.engine.advance(requests, Sampling(self._temperature, seed), enough, ended)
+        return self.engine.advance(requests, Sampling(self.temperature, seed), enough, ended)
 
     def _telling(self, wave: Sequence[_Launch], told: dict[int, Rollout], listener: EndedGroups | None) -> Ended | None:
         """Returns what tells ``listener`` of ended groups, and notes them in ``told`` by their place in ``wave``."""
-        if listener is None or self._section.resample:
+        if listener is None or self.section.resample:
             return None
 
         def tell(index: int, reached: GenerationProgress) -> None:
@@ -216,7 +210,7 @@ class Generation:
         return tell
 
     def _rollout(self, launch: _Launch, reached: GenerationProgress) -> Rollout:
-        texts = tuple(self._tokens.text_of(s.token_ids.tolist()) for s in reached.samples)
+        texts = tuple(self.tokens.text_of(s.token_ids.tolist()) for s in reached.samples)
         return Rollout(launch.prompt, tuple(launch.request.prompt_ids), reached.samples, texts)
 
     def _sort_out(
@@ -241,7 +235,7 @@ class Generation:
         return complete
 
     def _keep_informative(self, complete: Sequence[Rollout], tally: Generated) -> None:
-        scores = self._scorer.score([scoring_item(rollout.prompt.ref, rollout.texts) for rollout in complete])
+        scores = self.scorer.score([scoring_item(rollout.prompt.ref, rollout.texts) for rollout in complete])
         assert tally.scores is not None
         for rollout, each in zip(complete, scores, strict=True):
             if min(each.rewards) < max(each.rewards):

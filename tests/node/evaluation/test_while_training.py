@@ -59,7 +59,7 @@ def test_evaluation_measures_the_weights_of_its_round_on_the_test_set_of_each_ta
     for _ in range(3):
         node.round()
     (event,) = evaluations(node)
-    again = node.learner.measuring._evaluation
+    again = node.learner.measuring.evaluation
     assert again is not None
     measured = again.measure(3)  # greedy: the same each time
     assert measured is not None

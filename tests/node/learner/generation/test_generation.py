@@ -454,7 +454,7 @@ def test_fault_in_generation_ahead_is_raised_by_the_round() -> None:
 @pytest.mark.parametrize("method", ["advance", "load_weights"])
 def test_memory_that_runs_out_in_generation_ahead_is_repeated_there_and_loses_no_round(method: str) -> None:
     undisturbed, node = Node(section(max_staleness=1)), Node(section(max_staleness=1))
-    engine = node.learner.learning._engine
+    engine = node.learner.learning.engine
     real, calls = getattr(engine, method), [0]
 
     def sometimes(*arguments: Any) -> Any:

@@ -112,7 +112,7 @@ def test_steps_taken_before_memory_ran_out_are_taken_back_and_taken_again(
     assert failing.raised == 1
     assert [found for found, _ in ran_out(node)] == ["learn"]
     assert_same(node, plain)
-    ours, theirs = node.learner.taking_back._others.average(), plain.learner.taking_back._others.average()
+    ours, theirs = node.learner.taking_back.others.average(), plain.learner.taking_back.others.average()
     assert ours[1] == theirs[1] and all(torch.equal(ours[0][name], theirs[0][name]) for name in theirs[0])
 
 
@@ -125,13 +125,13 @@ def test_the_pass_is_halved_until_it_fits_and_the_gradient_is_the_same_up_to_rou
         return real(steps, task, *rest)
 
     node = Node("ann", rows=ROWS, learner=SECTION)
-    roomy = node.learner.learning._steps.passes.batch_tokens
+    roomy = node.learner.learning.steps.passes.batch_tokens
     node.learner.phases._plan = phases.SizePlan(Sizes(ROWS, roomy), Sizes(ROWS, roomy), floors=Sizes(1, 16))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(step.OptimizerSteps, "take", fits_64)
         for _ in range(ROUNDS):
             node.round()
-    assert node.learner.learning._steps.passes.batch_tokens == 64
+    assert node.learner.learning.steps.passes.batch_tokens == 64
     halvings = [e for e in node.events if isinstance(e, OutOfMemory)]
     assert [(e.before, e.after) for e in halvings][-1] == (128, 64) and {e.round for e in halvings} == {1}
     for name, tensor in weights(undisturbed).items():
@@ -157,7 +157,7 @@ def test_a_pass_that_fits_only_recomputed_is_recomputed_and_the_gradient_is_the_
         for _ in range(ROUNDS):
             node.round()
     assert ran_out(node) == [("learn", "recompute")]
-    passes = node.learner.learning._steps.passes
+    passes = node.learner.learning.steps.passes
     assert (passes.batch_tokens, passes.recompute) == (4096, True)
     for name, tensor in weights(undisturbed).items():
         torch.testing.assert_close(weights(node)[name], tensor, atol=1e-4, rtol=1e-3)
