@@ -12,12 +12,10 @@ Dense NoLoCo sends θ_j, which contains everything that j has learnt from anyone
 learnt since their last steps and nothing of a partner's partners, so the φ of replicas that met others drift apart; the
 slice pulls them together. With κ = 1 what an update has no room for stays in θ, and so in the next Δ: an outer step
 undoes nothing that a node has learnt, however rarely it comes. With κ = 0, as in SparseLoCo, it is undone until it is
-sent: replicas then stay a little closer together, and gain less from few outer steps (``docs/experiments/unsent.md``,
-also for k). ``docs/experiments/averaging.md`` gives the figures for a slice and for three bits.
+sent (``docs/experiments/unsent.md``; ``docs/experiments/averaging.md`` for the slice).
 
 The slice's step δ is, for each tensor, the root mean square of the recent distances between partners' slices and our φ,
-so that its range of eight steps is ± four such distances. Distances beyond the range look like uniform noise, which is
-larger than the step that measures them: δ then more than doubles with every exchange.
+so that its range of eight steps is ± four such distances.
 
 Guarantees: nothing passed in is written to, so a step that is not taken leaves no trace, not in the residual either:
 what was not averaged is in the next Δ, because φ has not moved. φ' is a function of the own state and the two blobs,
@@ -43,11 +41,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.averaging.noloco import Weights, unfit_weights
+from node.averaging.noloco import Weights, copied, misfit, saved_part
 from node.kernels.sparse_update_kernels import encode_update_fast
 from node.policy.weight_layout import layout_of
 from protocol import limits
-from protocol.errors import StorageError
 from protocol.weights.compressed_weights import Compressed, encode_compressed
 from protocol.weights.sparse_update import decode_update
 from protocol.weights.sparsify import SparseTensor, norm_of, sent_by_both
@@ -102,7 +99,7 @@ def begin(weights: Weights, steps: int = 0) -> CompressedState:
     ``weights`` may have any dtype and device; they are copied to float32 on the CPU. ``steps`` is the number of outer
     steps taken before, 0 for a new replica.
     """
-    outer = {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights.items()}
+    outer = copied(weights)
     residual = {name: torch.zeros_like(tensor) for name, tensor in outer.items()}
     return CompressedState(outer, residual, np.zeros(len(outer), np.float32), steps)
 
@@ -141,23 +138,12 @@ def outer_step(
     constants: CompressedConstants,
     *,
     share: float = 1.0,
-) -> CompressedState:
-    """Returns the state after averaging ``sent``, the offer of ``state``, with a partner's; see ``weights_of``.
+) -> tuple[CompressedState, float | None]:
+    """Returns the state after averaging ``sent``, the offer of ``state``, with a partner's; see ``weights_of``. And
+    ‖φ_i − φ_j‖ / ‖φ_i‖ over the slice, within its range; None if ours is all zero there.
 
     ``theirs`` is the result of ``decode_compressed`` for the layout of ``state``; it counts ``share`` ≤ 1.
     """
-    return outer_step_and_distance(state, sent, theirs, constants, share=share)[0]
-
-
-def outer_step_and_distance(
-    state: CompressedState,
-    sent: CompressedOffer,
-    theirs: Compressed,
-    constants: CompressedConstants,
-    *,
-    share: float = 1.0,
-) -> tuple[CompressedState, float | None]:
-    """``outer_step``, and ‖φ_i − φ_j‖ / ‖φ_i‖ over the slice, within its range; None if ours is all zero there."""
     layout = layout_of(state.outer)
     differences = slice_differences(layout, theirs.part, _flat(state.outer, layout))
     where = slice_elements(layout, theirs.part.stride, theirs.part.phase)
@@ -224,26 +210,12 @@ def restore(tensors: Weights, weights: Weights) -> CompressedState | None:
     """
     if STEPS_KEY not in tensors:
         return None
-    found: dict[str, dict[str, Tensor]] = {_OUTER: {}, _RESIDUAL: {}}
-    for prefix, parts in found.items():
-        for key, tensor in tensors.items():
-            if key.startswith(prefix):
-                parts[key.removeprefix(prefix)] = tensor.to("cpu", torch.float32, copy=True)
-        refusal = unfit_weights(weights, parts)
-        if refusal is not None:
-            raise _misfit(f"{prefix}: {refusal.detail}")
+    outer, residual = (saved_part(tensors, prefix, weights) for prefix in (_OUTER, _RESIDUAL))
     spread = tensors.get(_SPREAD)
     if spread is None or spread.shape != (len(weights),) or not bool((spread >= 0).all() & spread.isfinite().all()):
-        raise _misfit("the distances of partners are missing or invalid")
+        raise misfit("the distances of partners are missing or invalid")
     kept = spread.to("cpu", torch.float32, copy=True).numpy()
-    return CompressedState(found[_OUTER], found[_RESIDUAL], kept, int(tensors[STEPS_KEY]))
-
-
-def _misfit(detail: str) -> StorageError:
-    return StorageError(
-        f"the checkpoint's state of compressed averaging does not fit this policy ({detail}): "
-        "resume with the policy that it was made with, or from an older checkpoint"
-    )
+    return CompressedState(outer, residual, kept, int(tensors[STEPS_KEY]))
 
 
 def _flat(weights: Weights, layout: TensorLayout) -> list[Floats]:

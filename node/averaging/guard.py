@@ -14,13 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import msgspec
 from torch import Tensor
 
 from node.averaging import trial
 from node.averaging.noloco import Weights
 from node.averaging.trial import SuccessChange
 from swarm import api
-from swarm.averaging.norm_history import FamilyPast, NormHistory
+from swarm.averaging.norm_history import FamilyPast
 
 AVOIDED_SECONDS: Final = 24 * 3600.0
 PARTNERS: Final = 256
@@ -100,13 +101,10 @@ class AveragingGuard:
         """Ends a trial without harm; its groups become part of the history."""
         if self.trial is None:
             return
-        known, score = (
-            self._of(self.trial.partner),
-            trial.compared(self.history, self.trial.since, self.trial.rounds).score,
-        )
-        self._note(
-            self.trial.partner, replace(known, steps=known.steps + 1, score_sum=trial.sum_after(known.score_sum, score))
-        )
+        known = self._of(self.trial.partner)
+        score = trial.compared(self.history, self.trial.since, self.trial.rounds).score
+        score_sum = trial.sum_after(known.score_sum, score)
+        self._note(self.trial.partner, replace(known, steps=known.steps + 1, score_sum=score_sum))
         self.history = trial.with_groups(self.history, self.trial.since)
         self.trial = None
 
@@ -146,49 +144,17 @@ class AveragingGuard:
 
     def snapshot(self) -> dict[str, Any]:
         """Returns the rest for a checkpoint."""
-        on_trial = self.trial and {
-            "partner": self.trial.partner, "blob": self.trial.blob.hex(), "round": self.trial.round,
-            "version": self.trial.version, "rounds": self.trial.rounds, "since": dict(self.trial.since),
-            "past": _past_snapshot(self.trial.past),
-        }  # fmt: skip
-        partners = [[peer, of.steps, of.score_sum, of.harmed_at_seconds] for peer, of in self.partners.items()]
-        return {
-            "history": dict(self.history), "partners": partners, "past": _past_snapshot(self.past),
-            "learnt": self.learnt, "spoilt": list(self.spoilt), "trial": on_trial,
-        }  # fmt: skip
+        on_trial = self.trial and replace(self.trial, before={})
+        snapshot: dict[str, Any] = msgspec.to_builtins(replace(self, trial=on_trial))
+        return snapshot
 
     @classmethod
     def restored(cls, snapshot: Mapping[str, Any], tensors: Weights, weights: Weights) -> AveragingGuard:
-        """Returns the guard of a checkpoint, a new one for an empty ``snapshot``; ``weights`` are the policy's.
+        """Returns the guard of a checkpoint; ``weights`` are the policy's.
 
         A trial whose weights are not all there is over: the step stays.
         """
-        if not snapshot:
-            return cls()
+        guard = msgspec.convert(snapshot, cls)
         before = {name: tensors[_BEFORE + name].float().clone() for name in weights if _BEFORE + name in tensors}
-        kept = snapshot["trial"]
-        on_trial = kept and StepTrial(
-            kept["partner"], bytes.fromhex(kept["blob"]), int(kept["round"]), int(kept["version"]), before,
-            _restored_past(kept["past"]), int(kept["rounds"]), _means(kept["since"]),
-        )  # fmt: skip
-        first, end = snapshot["spoilt"]
-        return cls(
-            history=_means(snapshot["history"]),
-            partners={peer: PartnerRecord(steps, total, harmed) for peer, steps, total, harmed in snapshot["partners"]},
-            past=_restored_past(snapshot["past"]),
-            learnt=float(snapshot["learnt"]),
-            trial=on_trial if before.keys() == weights.keys() else None,
-            spoilt=(int(first), int(end)),
-        )
-
-
-def _means(snapshot: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, ...]]:
-    return {task: tuple(means) for task, means in snapshot.items()}
-
-
-def _past_snapshot(past: FamilyPast) -> list[Any]:
-    return [list(past.norms.norms), past.refused]
-
-
-def _restored_past(snapshot: Sequence[Any]) -> FamilyPast:
-    return FamilyPast(NormHistory(tuple(snapshot[0])), int(snapshot[1]))
+        guard.trial = guard.trial and (replace(guard.trial, before=before) if before.keys() == weights.keys() else None)
+        return guard

@@ -9,8 +9,8 @@
 
     m ← μ m + η · (mean_j θ_j − φ_i),
 
-so that a node sends one vector, θ_j, and not two. ``outer_step`` is this form, ``outer_step_of_two_vectors`` the
-general one. ``overlapped`` applies a step to weights that kept learning while it was under way:
+so that a node sends one vector, θ_j, and not two: ``outer_step``. ``overlapped`` applies a step to weights that kept
+learning while it was under way:
 
     θ ← φ + (θ − θ_offered)
 
@@ -30,7 +30,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 import torch
@@ -50,14 +49,8 @@ _OUTER, _MOMENTUM = "averaging/outer/", "averaging/momentum/"
 class NolocoConstants:
     """The constants released with the paper."""
 
-    outer_rate: float = 0.7  # η
-    consensus_rate: float = 0.7  # γ
+    outer_rate: float = 0.7  # η = γ
     momentum: float = 0.5  # μ
-
-    @property
-    def one_vector(self) -> bool:
-        """Whether a step needs only θ_j of a partner."""
-        return self.outer_rate == self.consensus_rate
 
     @property
     def stretch(self) -> float:
@@ -79,48 +72,36 @@ class OuterState:
     steps: int = 0
 
 
-class Unfit(StrEnum):
-    """Why a partner's weights are not used."""
-
-    OTHER_NAMES = "other_names"
-    OTHER_SHAPE = "other_shape"
-    OTHER_TYPE = "other_type"
-    NOT_FINITE = "not_finite"
-    ENORMOUS = "enormous"
-
-
-@dataclass(frozen=True, slots=True)
-class UnfitWeights:
-    reason: Unfit
-    detail: str  # the tensor, the value seen, the limit
+def copied(weights: Weights) -> dict[str, Tensor]:
+    """Returns the weights in float32, copied to main memory."""
+    return {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights.items()}
 
 
 def begin(weights: Weights, *, steps: int = 0) -> OuterState:
     """The state before the first outer step, or a fresh one after ``steps``: φ = θ, m = 0. Always in main memory."""
-    outer = {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights.items()}
+    outer = copied(weights)
     return OuterState(outer, {name: torch.zeros_like(tensor) for name, tensor in outer.items()}, steps)
 
 
-def unfit_weights(own: Weights, theirs: Weights) -> UnfitWeights | None:
-    """Returns why a partner's weights must not enter a step, or None. Reads every value."""
+def unfit_weights(own: Weights, theirs: Weights) -> str | None:
+    """Returns why a partner's weights must not enter a step (the tensor, the value seen, the limit), or None.
+
+    Reads every value.
+    """
     if own.keys() != theirs.keys():
         odd = sorted(own.keys() ^ theirs.keys())
-        return UnfitWeights(Unfit.OTHER_NAMES, f"{len(odd)} tensors are on one side only, {odd[0]!r} among them")
+        return f"{len(odd)} tensors are on one side only, {odd[0]!r} among them"
     for name, tensor in theirs.items():
         if tensor.shape != own[name].shape:
-            return UnfitWeights(Unfit.OTHER_SHAPE, f"{name}: {tuple(tensor.shape)}; ours is {tuple(own[name].shape)}")
+            return f"{name}: shape {tuple(tensor.shape)}; ours is {tuple(own[name].shape)}"
         if not tensor.is_floating_point():
-            return UnfitWeights(Unfit.OTHER_TYPE, f"{name}: {tensor.dtype}; weights are floating-point numbers")
+            return f"{name}: {tensor.dtype}; weights are floating-point numbers"
         if tensor.numel() == 0:
             continue
         # Both are NaN if any value is, and then fail every comparison.
         lowest, highest = (float(bound) for bound in torch.aminmax(tensor.detach()))
-        if not (abs(lowest) < float("inf") and abs(highest) < float("inf")):
-            return UnfitWeights(Unfit.NOT_FINITE, f"{name}: values from {lowest} to {highest}")
-        if max(-lowest, highest) > MAX_MAGNITUDE:
-            return UnfitWeights(
-                Unfit.ENORMOUS, f"{name}: values from {lowest:g} to {highest:g}; at most ±{MAX_MAGNITUDE:g}"
-            )
+        if not (lowest >= -MAX_MAGNITUDE and highest <= MAX_MAGNITUDE):
+            return f"{name}: values from {lowest:g} to {highest:g}; at most ±{MAX_MAGNITUDE:g}"
     return None
 
 
@@ -130,14 +111,9 @@ def outer_step(
     """Returns φ and m after averaging with a group; the new θ is the new φ.
 
     ``group`` holds θ_j of every member, our own included, each accepted by ``unfit_weights``; ``shares`` are their
-    weights in the mean, equal by default. Raises ``ValueError`` for constants under which θ_j does not suffice.
+    weights in the mean, equal by default.
     """
-    if not constants.one_vector:
-        raise ValueError(
-            f"η is {constants.outer_rate:g} and γ is {constants.consensus_rate:g}: unless they are equal the partners' "
-            "outer weights are needed too; use outer_step_of_two_vectors"
-        )
-    counts = _counts(group, shares)
+    counts = shares or [1.0] * len(group)
     momentum, outer = {}, {}
     for name, phi in state.outer.items():
         momentum[name], outer[name] = torch.empty_like(phi), torch.empty_like(phi)
@@ -161,23 +137,6 @@ def overlapped(weights: Weights, offered: Weights, outer: Weights) -> dict[str, 
     return moved
 
 
-def outer_step_of_two_vectors(
-    state: OuterState, group: Sequence[Weights], group_outer: Sequence[Weights], constants: NolocoConstants
-) -> OuterState:
-    """``outer_step`` for any constants, from θ_j and φ_j of every member, our own included, in the same order."""
-    if len(group) != len(group_outer):
-        raise ValueError(f"weights of {len(group)} members and outer weights of {len(group_outer)}")
-    pull = {}
-    for name, outer in state.outer.items():
-        means = []
-        for members in (group_outer, group):
-            values = [member[name].detach() for member in members]
-            means.append(_mean(values, _counts(members), out=torch.empty_like(outer)))
-        mean_outer, learned = means[0], means[1].sub_(means[0]).mul_(constants.outer_rate)
-        pull[name] = learned.add_(mean_outer.sub_(outer), alpha=constants.consensus_rate)
-    return _moved(state, pull, constants)
-
-
 def snapshot(state: OuterState) -> dict[str, Tensor]:
     """Returns the whole state as tensors by name, for a checkpoint. They share memory with the state."""
     tensors = {_OUTER + name: tensor for name, tensor in state.outer.items()}
@@ -193,19 +152,24 @@ def restore(tensors: Weights, weights: Weights) -> OuterState | None:
     """
     if STEPS_KEY not in tensors:
         return None
-    found: dict[str, dict[str, Tensor]] = {_OUTER: {}, _MOMENTUM: {}}
-    for prefix, parts in found.items():
-        for key, tensor in tensors.items():
-            if key.startswith(prefix):
-                name = key.removeprefix(prefix)
-                parts[name] = tensor.to("cpu", torch.float32, copy=True)
-        refusal = unfit_weights(weights, parts)
-        if refusal is not None:
-            raise StorageError(
-                f"the checkpoint's outer state ({prefix}) does not fit this policy ({refusal.detail}): "
-                "resume with the policy that it was made with, or from an older checkpoint"
-            )
-    return OuterState(found[_OUTER], found[_MOMENTUM], int(tensors[STEPS_KEY]))
+    outer, momentum = (saved_part(tensors, prefix, weights) for prefix in (_OUTER, _MOMENTUM))
+    return OuterState(outer, momentum, int(tensors[STEPS_KEY]))
+
+
+def saved_part(tensors: Weights, prefix: str, weights: Weights) -> dict[str, Tensor]:
+    """Returns copies of a checkpoint's tensors under ``prefix``, one for each of ``weights``."""
+    part = copied({key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)})
+    unfit = unfit_weights(weights, part)
+    if unfit is not None:
+        raise misfit(f"{prefix}: {unfit}")
+    return part
+
+
+def misfit(detail: str) -> StorageError:
+    return StorageError(
+        f"the checkpoint's state of averaging does not fit this policy ({detail}): resume with the policy that it was "
+        "made with, or from an older checkpoint"
+    )
 
 
 def _mean(values: Sequence[Tensor], counts: Sequence[float], *, out: Tensor) -> Tensor:
@@ -214,17 +178,3 @@ def _mean(values: Sequence[Tensor], counts: Sequence[float], *, out: Tensor) -> 
     for each, count in zip(values[1:], counts[1:], strict=True):
         out.add_(each, alpha=count)
     return out.div_(sum(counts))
-
-
-def _counts(group: Sequence[Weights], shares: Sequence[float] | None = None) -> Sequence[float]:
-    counts = [1.0] * len(group) if shares is None else shares
-    if len(counts) != len(group):
-        raise ValueError(f"weights of {len(group)} members and shares of {len(counts)}")
-    return counts
-
-
-def _moved(state: OuterState, pull: Weights, constants: NolocoConstants) -> OuterState:
-    """Takes the step; ``pull`` is overwritten with the new momentum, since new memory costs more than the sum."""
-    momentum = {name: pull[name].add_(m, alpha=constants.momentum) for name, m in state.momentum.items()}
-    outer = {name: phi + momentum[name] for name, phi in state.outer.items()}
-    return OuterState(outer, momentum, state.steps + 1)

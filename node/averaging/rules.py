@@ -189,17 +189,16 @@ class CompressedRule:
     def offer(self, weights: Weights, before: State | None, *, afresh: bool, random: Random) -> CompressedOffering:
         _check_own(weights)
         try:
-            start = _start(weights, before)  # however long ago: a step undoes nothing
+            if before is None:
+                start = compressed.begin(weights)
+            elif isinstance(before, CompressedState):
+                start = before  # however long ago: a step undoes nothing
+            else:
+                start = compressed.begin(before.outer, before.steps)
             sent = compressed.make_offer(start, weights, random.randrange(COMPRESSED.stride), COMPRESSED)
         except ValueError as error:
             raise IntegrityError(f"our own weights cannot be offered: {error}") from error
         return CompressedOffering(layout_of(weights), start, sent)
-
-
-def _start(weights: Weights, before: State | None) -> CompressedState:
-    if before is None:
-        return compressed.begin(weights)
-    return before if isinstance(before, CompressedState) else compressed.begin(before.outer, before.steps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,18 +220,18 @@ class CompressedOffering:
 
     def averaged(self, theirs: memoryview, weight: float) -> AveragingStep:
         found = decode_compressed(theirs, self.layout)
-        after, apart = compressed.outer_step_and_distance(self.start, self.sent, found, COMPRESSED, share=weight)
+        after, apart = compressed.outer_step(self.start, self.sent, found, COMPRESSED, share=weight)
         return AveragingStep(_checked(after, self.start.outer), apart)
 
 
 def _check_own(weights: Weights) -> None:
     unfit = noloco.unfit_weights(weights, weights)
     if unfit is not None:
-        raise IntegrityError(f"our own weights cannot be offered: {unfit.detail}")
+        raise IntegrityError(f"our own weights cannot be offered: {unfit}")
 
 
 def _checked(after: S, weights: Weights) -> S:
     unfit = noloco.unfit_weights(weights, after.outer)
     if unfit is not None:
-        raise IntegrityError(f"averaging with the partner would make our weights unfit: {unfit.detail}")
+        raise IntegrityError(f"averaging with the partner would make our weights unfit: {unfit}")
     return after

@@ -14,12 +14,11 @@ means over r rounds after the step and over the r₀ rounds that the groups befo
 
 The rewards are those of the groups that a round learns from anyway, so that a trial costs no generation. A group is the
 unit, since completions of one prompt are alike. The variance is that from before: it is what chance would do if nothing
-had changed. The window before lags behind a learner that gets better, which hides a little harm and invents none.
-Harm that one step does not show above the noise shows in the partner's sum (Page's CUSUM): with its constants it
-accuses an honest partner once in about nine hundred steps that change nothing, and finds one whose steps each cost one
-deviation in about ten. A trial of an honest step is lost less often than once in a hundred, also where groups are few,
-alike, or hardly ever fail, and where success walks by ``WALK`` a round. ``python -m scripts.attacks.false_alarms``
-prints the rates.
+had changed. Harm that one step does not show above the noise shows in the partner's sum (Page's CUSUM): with its
+constants it accuses an honest partner once in about nine hundred steps that change nothing, and finds one whose steps
+each cost one deviation in about ten. A trial of an honest step is lost less often than once in a hundred, also where
+groups are few, alike, or hardly ever fail, and where success walks by ``WALK`` a round. ``python -m
+scripts.attacks.false_alarms`` prints the rates.
 
 What is not seen: harm to what own prompts do not show, and harm below ``MIN_SHARE`` in a step and below the allowance.
 """

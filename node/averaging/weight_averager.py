@@ -19,14 +19,13 @@ keep what up to four rounds of gradients made of them.
 
 When to offer. A random number of rounds after the weights of the last outer step were offered, H = ``every_rounds`` on
 average. If the family is connected but no partner is found, newer weights are offered at once: a node that is due waits
-for the next node to become due, however long the other's rounds are. With a fixed interval, two nodes that met once
-would be due together from then on, and a family would split into fixed pairs. If no peer of the family is connected, or
-something failed, the next offer comes after another such interval.
+for the next node to become due, however long the other's rounds are. The number is random so that a family does not
+split into fixed pairs. If no peer of the family is connected, or something failed, the next offer comes after another
+such interval.
 
 Where to step from. Before the first outer step, and after more than ``NolocoConstants.stretch`` periods without one,
 from the offered θ itself, without momentum and residual: the step is then towards the partner only. NoLoCo begins with
-φ = θ at the start instead; a node that trained alone for a long time before it met its family would then lose 1 − η of
-all that it had learnt. The compressed rule undoes nothing that was learnt, and goes on from any φ.
+φ = θ at the start instead. The compressed rule undoes nothing that was learnt, and goes on from any φ.
 """
 
 from __future__ import annotations
@@ -34,20 +33,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
-import torch
-from torch import Tensor
 
 from node.averaging import noloco
 from node.averaging.guard import OwnGroup, StepTrial
-from node.averaging.noloco import Weights
-from node.averaging.offers import AveragingResult, AveragingSwarm, OfferedWeights
-from node.averaging.rules import RELEASED, AveragingRule, moved
+from node.averaging.noloco import Weights, copied
+from node.averaging.rules import RELEASED, AveragingRule, State, moved
 from node.configuration import AveragingSection
 from node.events import Averaged, AveragingTakenBack, Event, Fault
 from node.learner.state.learner_state import LearnerState
@@ -56,11 +52,52 @@ from node.policy.device_faults import detail_of, is_out_of_memory
 from node.policy.weight_layout import layout_of
 from protocol.errors import ProtocolError, StorageError, TransportError
 from swarm import api
+from swarm.averaging.norm_history import FamilyPast
 from swarm.averaging.weights_offer import WeightsOffer
 
 NO_PEER: Final = "no peer of the family is connected"
-
 log = logging.getLogger(__name__)
+
+
+class AveragingSwarm(Protocol):
+    """The part of ``swarm.client.SwarmClient`` that averaging uses."""
+
+    def peers(self) -> Sequence[api.PeerStatus]: ...
+    def average(self, ours: WeightsOffer, *, deadline_seconds: float) -> api.AverageReply: ...
+    def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OfferedWeights:
+    """Our weights when the search for a partner began, in main memory."""
+
+    round: int
+    weights: Weights  # float32
+    before: State | None  # after the last outer step
+    afresh: bool  # the last outer step was too long ago to continue from
+    random: Random
+    since: Weights  # of the last outer step, or of this process's start: what was learnt is measured from there
+    known: api.KnownPartners
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AveragingResult:
+    """The result of an offer; if ``after`` is not None, an outer step is to be applied."""
+
+    offered: OfferedWeights
+    because: str
+    again_at_once: bool = False
+    partner: str | None = None
+    blob: bytes = b""  # of the partner's weights
+    after: State | None = None
+    past: FamilyPast | None = None  # of distances, with this search
+    learnt: float = 0.0  # since the last outer step
+    weight: float | None = None
+    distance: float | None = None
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    fault: tuple[str, str] | None = None  # kind, detail
 
 
 class WeightAverager:
@@ -268,11 +305,6 @@ class WeightAverager:
             sent_bytes=offering.size_bytes,
             received_bytes=found.theirs.size,
         )
-
-
-def copied(weights: Weights) -> dict[str, Tensor]:
-    """Returns the weights in float32, copied to main memory."""
-    return {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights.items()}
 
 
 def interval(every_rounds: int, random: Random) -> int:

@@ -43,15 +43,14 @@ def evaluated(folder: Path) -> list[EvaluatedCheckpoint]:
 
 def best_comparable_with(folder: Path, measured: HeldOutReward) -> HeldOutReward | None:
     """Returns the best evaluation on the prompts of ``measured`` among the checkpoints on disk."""
-    alike = [each.measured for each in evaluated(folder) if each.measured.comparable_with(measured)]
-    return max(alike, key=lambda each: each.validation, default=None)
+    best = _best(evaluated(folder), measured)
+    return None if best is None else best.measured
 
 
 def best_checkpoint(folder: Path) -> EvaluatedCheckpoint | None:
     """Returns the best checkpoint by evaluations on the prompts of the newest one; None if none was evaluated."""
     found = evaluated(folder)
-    alike = [each for each in found if each.measured.comparable_with(found[-1].measured)]
-    return max(alike, key=lambda each: each.measured.validation, default=None)
+    return _best(found, found[-1].measured) if found else None
 
 
 def kept(folder: Path, keep: int) -> set[Path]:
@@ -59,13 +58,11 @@ def kept(folder: Path, keep: int) -> set[Path]:
 
     Kinds differ in their prompts, so there is one best checkpoint as long as the configuration stays.
     """
-    best: list[EvaluatedCheckpoint] = []
-    for each in evaluated(folder):
-        for index, other in enumerate(best):
-            if each.measured.comparable_with(other.measured):
-                if each.measured.validation > other.measured.validation:
-                    best[index] = each
-                break
-        else:
-            best.append(each)
-    return {*rounds(folder)[-keep:], *(each.path for each in best)}
+    found = evaluated(folder)
+    best = (_best(found, each.measured) for each in found)
+    return {*rounds(folder)[-keep:], *(each.path for each in best if each is not None)}
+
+
+def _best(found: list[EvaluatedCheckpoint], like: HeldOutReward) -> EvaluatedCheckpoint | None:
+    alike = [each for each in found if each.measured.comparable_with(like)]
+    return max(alike, key=lambda each: each.measured.validation, default=None)

@@ -19,12 +19,13 @@ import torch
 from node.checkpoints import checkpoints
 from node.checkpoints.checkpoint_files import rounds
 from node.configuration import DEFAULT_ROWS, Config, chosen
-from node.engines.engine import Engine, GenerationRequest, Sample, Sampling
+from node.engines.engine import Engine, GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation_result import Evaluation
 from node.fit.planning import as_trained, trained_by
 from node.home import Home
 from node.learner.generation.generation import RewardScorer
+from node.learner.generation.own_rollouts import scoring_item
 from node.learner.objective.forward import Network
 from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
@@ -131,11 +132,9 @@ def mean_rewards(
         requests = [GenerationRequest(ids, samples, tasks[name].max_new_tokens) for _, ids in answerable]
         groups = engine.generate(requests, Sampling(temperature, seed))
         answered = zip(answerable, groups, strict=True)
-        scores = scorer.score([(ref, _texts(tokens, group)) for (ref, _), group in answered])
+        scores = scorer.score(
+            [scoring_item(ref, [tokens.text_of(s.token_ids.tolist()) for s in group]) for (ref, _), group in answered]
+        )
         means[name] = sum(sum(of_group.rewards) for of_group in scores) / (len(asked) * samples)
         on_answers(len(asked) * samples)
     return means
-
-
-def _texts(tokens: TokenTable, group: Sequence[Sample]) -> list[str]:
-    return [tokens.text_of(sample.token_ids.tolist()).decode("utf-8", "replace") for sample in group]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 from node.configuration import EvaluationSection
@@ -24,26 +25,23 @@ log = logging.getLogger(__name__)
 Prompts = Mapping[str, list[Prompt]]  # by task
 
 
+@dataclass(eq=False)
 class EvaluationWhileTraining:
-    """Measures when it is due. Call it from the learner's thread."""
+    """Measures when it is due. Call it from the learner's thread.
 
-    def __init__(
-        self,
-        section: EvaluationSection,
-        tokens: TokenTable,
-        engine: Callable[[], Engine],
-        scorer: RewardScorer,
-        tasks: Mapping[str, Task],
-        *,
-        context: int,
-    ) -> None:
-        """``engine`` returns one that holds the learner's present weights and that nothing else uses meanwhile."""
-        self._section, self._tokens, self._engine = section, tokens, engine
-        self._scorer, self._tasks, self._context = scorer, tasks, context
+    ``engine`` returns one that holds the learner's present weights and that nothing else uses meanwhile.
+    """
+
+    section: EvaluationSection
+    tokens: TokenTable
+    engine: Callable[[], Engine]
+    scorer: RewardScorer
+    tasks: Mapping[str, Task]
+    context: int
 
     def is_due(self, round_number: int) -> bool:
         """Returns whether the weights after ``round_number`` rounds are to be measured."""
-        return self._section.every_rounds > 0 and round_number % self._section.every_rounds == 0
+        return self.section.every_rounds > 0 and round_number % self.section.every_rounds == 0
 
     def measure(self, round_number: int) -> HeldOutReward | None:
         """Returns None where no task has held-out questions: data sets of a few rows."""
@@ -51,20 +49,20 @@ class EvaluationWhileTraining:
         if not test:
             return None
         measured = partial(
-            mean_rewards, self._tokens, self._engine(), self._scorer, self._tasks,
-            samples=1, temperature=0.0, seed=0, context=self._context,
+            mean_rewards, self.tokens, self.engine(), self.scorer, self.tasks,
+            samples=1, temperature=0.0, seed=0, context=self.context,
         )  # fmt: skip
         chooses = measured(validation)
-        return HeldOutReward(round_number, self._section.prompts, measured(test), sum(chooses.values()) / len(chooses))
+        return HeldOutReward(round_number, self.section.prompts, measured(test), sum(chooses.values()) / len(chooses))
 
     @cached_property
     def _prompts(self) -> tuple[Prompts, Prompts]:
         """The validation and the test set, of the tasks that have questions in both."""
         validation, test = (
-            held_out_prompts(self._tasks, part, self._section.prompts) for part in (Part.VALIDATION, Part.TEST)
+            held_out_prompts(self.tasks, part, self.section.prompts) for part in (Part.VALIDATION, Part.TEST)
         )
-        both = [name for name in self._tasks if name in validation and name in test]
-        without = [name for name in self._tasks if name not in both]
+        both = [name for name in self.tasks if name in validation and name in test]
+        without = [name for name in self.tasks if name not in both]
         if without:
             log.warning("not measured, for they have too few rows to hold some out: %s", ", ".join(without))
         return {name: validation[name] for name in both}, {name: test[name] for name in both}

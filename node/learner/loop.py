@@ -5,13 +5,13 @@
      3 collect    groups of others that have arrived                                           (``foreign``)
      4 score      own and foreign groups together; averaging that did harm is taken back       (``round.scoring``)
      5 learn      one optimizer step on both, further ones on remembered answers of peers      (``round.learning``)
-     6 share      own groups that may help others                                              (``round.sharing``)
+     6 share      own groups that may help others                                              (``round.scoring``)
      7 average    weights with a partner, now and then                                         (``node.averaging``)
      8 publish    new weights to the engine; learning that did harm is taken back              (``round.taking_back``)
      9 report     the round, to the supervisor and the swarm                                   (``round.report``)
     10 keep       measure on held-out prompts, now and then; checkpoint in the background      (``round.measuring``)
 
-The next file to read is ``round/learning.py``; the optimizer's step is ``steps.step.optimizer_steps``. Without peers no
+The next file to read is ``round/learning.py``; the optimizer's step is ``steps.step.OptimizerSteps``. Without peers no
 foreign group arrives, and the round trains alone and gives the reason. A round is a pure function of the state before
 it, the configuration and what arrives: every random draw is seeded by (node, round), so a round repeated after a
 restart is the same round. With ``learner.max_staleness`` above 0 generation runs ahead on a thread of its own. What a
@@ -27,18 +27,18 @@ from dataclasses import dataclass
 from node.averaging.weight_averager import WeightAverager
 from node.configuration import Config
 from node.events import RoundDone, Stopped
-from node.learner.foreign.foreign_groups import ForeignGroups
+from node.learner.foreign.candidates import ForeignGroups
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.generation.own_groups import OwnGroups
+from node.learner.generation.schedule import GenerationSchedule, PlanOf
 from node.learner.memory.phases import PhaseRunner, WaitAbandoned
 from node.learner.round.learning import RoundLearning
 from node.learner.round.measuring import Measuring
 from node.learner.round.report import Reporting
-from node.learner.round.scoring import RoundScoring
-from node.learner.round.sharing import share
+from node.learner.round.scoring import RoundScoring, share
 from node.learner.round.taking_back import TakingBack
 from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import Persistence
+from node.learner.steps.early_learning import EarlyLearning
 from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
 
@@ -51,7 +51,9 @@ class Learner:
     policy: Policy
     optimizer: MasterAdamW
     state: LearnerState
-    own: OwnGroups
+    own: GenerationSchedule
+    plan_of: PlanOf
+    early: EarlyLearning
     foreign: ForeignGroups
     intake: RolloutIntake
     scoring: RoundScoring
@@ -70,32 +72,32 @@ class Learner:
 
         # 1. Which prompts. Meanwhile the swarm is asked for groups of others.
         self.foreign.ask(state.round, state.success)
-        self.own.launch(state.round, state.unfinished)
-        record.lap("allocate")
+        self.own.launch(state.round, state.unfinished, self.plan_of)
+        record.watch.lap("allocate")
 
         # 2. Own groups; where generation runs ahead, they may be ready already.
-        generated = self.own.take()
+        generated = self.own.take(self.early)
         state.unfinished = generated.unfinished
         record.generated(generated, state.policy_version)
-        generate_seconds = record.lap("generate")
+        generate_seconds = record.watch.lap("generate")
 
         # 3. Groups of others that have arrived. The round waits for them no longer than generation took.
         incoming, candidates = self.foreign.collected(state.round, state.success, generate_seconds, record.foreign)
         record.incoming(incoming)
-        record.lap("collect")
+        record.watch.lap("collect")
 
         # 4. Rewards of both. What weights sampled whose averaging is taken back teaches nothing.
         scored = self.scoring.score(generated, candidates, record)
         taken_back = self.taking_back.averaging(scored)
         if taken_back:
             scored = scored.without_own()
-        record.lap("score")
+        record.watch.lap("score")
 
         # 5. One optimizer step on both, and further ones on remembered answers of peers.
         learnt, taught = self.learning.learn(scored, record)
         self.foreign.measured(learnt.objective)
         self.reporting.learnt_from(scored, taught)
-        record.lap("learn")
+        record.watch.lap("learn")
 
         # 6. Own groups to others.
         record.groups_shared = share(scored, self.intake, self.policy, self.config.learner.share_groups)
@@ -109,7 +111,7 @@ class Learner:
         if averaged or taken_back or learnt.moved:
             state.policy_version += 1
             self.own.publish(state.policy_version, self.policy.weights())
-        record.lap("publish")
+        record.watch.lap("publish")
 
         # 9. The report.
         done = self.reporting.done(record, learnt, generated, self.optimizer.steps_skipped)

@@ -1,18 +1,25 @@
-"""Chat templates: a prompt written as a user's turn, and the token that ends the model's turn after it.
+"""Chat templates, which write a prompt as a user's turn, and the tokens that end a completion.
 
 ``policy.chat`` is "off" (the prompt's text as it is), "on" (always the tokenizer's template), or "auto": the template
 if there is one and the model can stop under it, that is, if the template writes a special token right after an answer.
 That token is found by rendering an answer and reading what follows, not from a list of names. It ends completions
-(``end_tokens``), so that a base model, which was trained to end texts and not turns, has a token to stop with.
+(``end_ids``), so that a base model, which was trained to end texts and not turns, has a token to stop with.
 
 A template that knows ``enable_thinking`` (Qwen3) is rendered with it off: a thought is thousands of tokens long there,
 and tasks allow hundreds. A model that reasons before its answer does so in the answer.
+
+Usually one token ends a completion, and several where a model's files name several: the token that ends a turn under
+the template in use, the tokenizer's end-of-sequence, and the ``eos_token_id`` of generation_config.json and of
+config.json, a number or a list. The first is what is appended to a completion of another tokenizer that ended.
 
 Templates come from the user's own model folder, never from a peer, and run in transformers' sandboxed Jinja.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 from transformers import PreTrainedTokenizerFast
@@ -22,6 +29,7 @@ from protocol.errors import ConfigurationError
 
 _QUESTION: Final = "1 + 1 = ?"
 _ANSWER: Final = "starling-8d41"  # rendered to see what a template writes after an answer; no template writes it itself
+_FILES: Final = ("generation_config.json", "config.json")
 
 
 def uses_template(tokenizer: PreTrainedTokenizerFast, mode: ChatMode, end_of_turn: int | None) -> bool:
@@ -73,3 +81,40 @@ def _rendered(tokenizer: PreTrainedTokenizerFast, turns: list[dict[str, str]], *
             f"the model's chat template failed ({type(error).__name__}: {error}): mend it in the model's folder, or "
             'set policy.chat = "off"'
         ) from error
+
+
+def declared_end_ids(folder: Path) -> list[int]:
+    """Returns the ids that the files of the model in ``folder`` name, in order, with repetitions.
+
+    Raises ``ConfigurationError`` for a file that is not JSON and for an id that is not a number.
+    """
+    return [token_id for name in _FILES for token_id in _declared(folder / name)]
+
+
+def _declared(path: Path) -> list[int]:
+    try:
+        declared = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is not a readable JSON object ({error}): fetch the model again") from error
+    ids = declared if isinstance(declared, list) else [] if declared is None else [declared]
+    if not all(isinstance(token_id, int) for token_id in ids):
+        raise ConfigurationError(f"{path}: eos_token_id is {declared!r}, wanted a number or a list of numbers")
+    return ids
+
+
+def end_ids(of_turn: int | None, of_sequence: int | None, declared: Iterable[int]) -> tuple[int, ...]:
+    """Returns the tokens that end a completion: the one that is appended first, the others by number.
+
+    Raises ``ConfigurationError`` if there is none.
+    """
+    known = [token_id for token_id in (of_turn, of_sequence) if token_id is not None]
+    ordered = [*known, *sorted(declared)]
+    if not ordered:
+        raise ConfigurationError(
+            "the tokenizer has no end-of-sequence token: set eos_token in tokenizer_config.json, or eos_token_id in "
+            "generation_config.json"
+        )
+    first = ordered[0]
+    return (first, *sorted(set(ordered) - {first}))

@@ -5,9 +5,8 @@ of the 4-bit format where the base is held in it, and, for an adapter, of how it
 base weights are hashed as they are in the files, before any training and independently of the dtype they are loaded in,
 so a policy keeps its family while it learns and on any hardware.
 
-4 bits are set apart. An adapter over a 4-bit base learns to make up for the rounding of that base (QLoRA, arXiv
-2305.14314), by up to a few per cent of each weight; averaged with adapters over the exact base, each side would undo
-that of the other. Rollouts are exchanged between them as between any two families.
+4 bits are set apart: an adapter over a 4-bit base learns to make up for the rounding of that base (QLoRA, arXiv
+2305.14314). Rollouts are exchanged between them as between any two families.
 """
 
 from __future__ import annotations

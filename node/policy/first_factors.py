@@ -1,9 +1,7 @@
 """The first weights of an adapter: B is zero, and A is drawn from the family, equal for all of its nodes.
 
 A LoRA adapter adds s B A to a matrix. Nodes that average A and B each for itself get the mean of their products only if
-their A are equal: Σ B_i A_i / n = (Σ B_i / n) A. With an A of each node's own the mean of two A's is a third direction
-that neither has learnt anything in, and shorter by √2. Nodes that begin with one A and average now and then stay near
-it; ``docs/experiments/adapters.md`` has what is lost of whole weights' gain either way.
+their A are equal: Σ B_i A_i / n = (Σ B_i / n) A (``docs/experiments/adapters.md``).
 
 Each value of A, (r, in), in row-major order, is u s, with u = (three bytes, little-endian) - 2²³ and s = 2⁻²³ / √in
 rounded to float32: evenly spread over ± 1/√in, as torch and peft draw it. The bytes are SHAKE-256 of a tag, the family

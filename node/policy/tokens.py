@@ -22,8 +22,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from node.configuration import ChatMode
-from node.policy.chat import end_of_turn, special_ids, uses_template, written_prompt
-from node.policy.end_tokens import declared_end_ids, end_ids
+from node.policy.chat import declared_end_ids, end_ids, end_of_turn, special_ids, uses_template, written_prompt
 from protocol.errors import ConfigurationError
 
 FINGERPRINT_BYTES: Final = 16

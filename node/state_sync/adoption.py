@@ -22,14 +22,11 @@ from torch import Tensor
 
 from node.events import Event, Stage, StateSyncing
 from node.state_sync.publishing import HeldState, family_peers
-from node.state_sync.rebuild import BadBlobError, copy_into, put_back, rebuild
+from node.state_sync.rebuild import BadBlobError, copy_into, rebuild
 from node.state_sync.state_choice import (
     AnnouncedState,
     Chain,
     StateRequirements,
-    StopLooking,
-    Take,
-    Wait,
     choose_state,
     next_search_move,
 )
@@ -115,22 +112,21 @@ class StateAdoption:
             move = next_search_move(
                 now - since, heard_seconds, choice, patience_seconds=patience_seconds, family_peers=family
             )
-            match move:
-                case StopLooking(because):
-                    self._report_stage("given_up", because)
-                    return None
-                case Wait(because):
-                    self._report_stage("looking", because)
-                    self._timing.sleep(LOOK_SECONDS)
-                case Take() if len(self._failed) >= MAX_FAILED:
-                    self._report_stage("given_up", f"{len(self._failed)} announced states could not be kept")
-                    return None
-                case Take(state, because):
-                    held = self._take(state, because, trained)
-                    if held is not None:
-                        return held
-                    self._timing.sleep(LOOK_SECONDS)
-                    since = self._timing.clock()
+            if move.then == "stop":
+                self._report_stage("given_up", move.because)
+                return None
+            if move.state is None:
+                self._report_stage("looking", move.because)
+                self._timing.sleep(LOOK_SECONDS)
+                continue
+            if len(self._failed) >= MAX_FAILED:
+                self._report_stage("given_up", f"{len(self._failed)} announced states could not be kept")
+                return None
+            held = self._take(move.state, move.because, trained)
+            if held is not None:
+                return held
+            self._timing.sleep(LOOK_SECONDS)
+            since = self._timing.clock()
 
     def _look(self) -> tuple[Sequence[SeenState], int]:
         """Returns the announced states and the number of our family's peers; none while the swarm process is silent."""
@@ -177,14 +173,14 @@ class StateAdoption:
         self._report_stage("measuring", "the success of these weights on our own prompts", state)
         if self._measured_before is None:
             self._measured_before = self._measure()
-        own = {name: tensor.detach().to("cpu", copy=True) for name, tensor in trained.items()}
+        own = [trained[name].detach().to("cpu", copy=True) for name in self._layout.names]
         verdict = None
         try:
             copy_into(trained, self._layout, weights)
             verdict = judge_state(self._measured_before, self._measure(), state.claims)
         finally:
             if verdict is None or not verdict.keep:
-                put_back(trained, own)
+                copy_into(trained, self._layout, own)
         for peer in verdict.false_claims:
             self._judge(peer, state.advert.anchor.blob, Judgement.FALSE_SUCCESS, verdict.because)
         if verdict.keep:

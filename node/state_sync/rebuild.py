@@ -69,15 +69,8 @@ def rebuild(advert: StateAdvert, fetched: Sequence[Fetched], layout: TensorLayou
 
 @torch.no_grad()
 def copy_into(trained: Mapping[str, Tensor], layout: TensorLayout, weights: Sequence[Tensor]) -> None:
-    """Sets parameters to the rebuilt values; those of float32 then hold exactly the bf16 values."""
+    """Sets parameters to values in the layout's order; those of float32 then hold exactly the bf16 values."""
     for name, tensor in zip(layout.names, weights, strict=True):
-        trained[name].copy_(tensor)
-
-
-@torch.no_grad()
-def put_back(trained: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """Sets parameters to the values that they had before, to the bit."""
-    for name, tensor in own.items():
         trained[name].copy_(tensor)
 
 

@@ -17,7 +17,7 @@ from node.learner.state.learner_state import LearnerState
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from node.state_sync.adoption import StateAdoption
-from node.state_sync.publishing import HeldState, StatePublisher
+from node.state_sync.publishing import HeldState
 from node.state_sync.state_choice import StateRequirements, claimed_success
 from node.state_sync.state_verdict import MeasuredSuccess
 from protocol.weights.dense_weights import dense_bytes
@@ -72,23 +72,3 @@ def with_adopted_state(state: LearnerState) -> LearnerState:
     """Returns our state for weights that were adopted: a new version of the policy, which nothing was measured of."""
     state.averaging.passed()  # an outer step on trial is not to be taken back from weights of another origin
     return replace(state, policy_version=state.policy_version + 1, outer=None, outer_round=state.round, evaluation=None)
-
-
-def publisher_of(
-    swarm: SwarmClient,
-    config: Config,
-    policy: Policy,
-    held: HeldState | None,
-    report: Callable[[Event], None],
-    clock: Callable[[], float],
-) -> StatePublisher:
-    return StatePublisher(
-        swarm,
-        policy.weights(),
-        family=policy.family,
-        every_rounds=config.checkpoint.publish_every_rounds,
-        store_bytes=chosen(config.swarm.store_bytes, DEFAULT_STORE_BYTES),
-        report=report,
-        clock=clock,
-        held=held,
-    )

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 from protocol.messages import StateAdvert, StateBlob, TaskSuccess
 from swarm.api import SeenState, Wanted
@@ -106,7 +106,8 @@ def choose_state(
         else:
             rejected[reason] += 1
     states = _states(usable, ours)
-    better = [s for s in states if ours.success is None or _exceeds(s, ours.success)]
+    own = ours.success
+    better = [s for s in states if own is None or (s.success is not None and s.success - s.error > own)]
     if not better:
         return StateChoice(None, _why_none(seen, states, ours, rejected), rejected)
     best = max(better, key=_rank)
@@ -167,10 +168,6 @@ def _state(
     return AnnouncedState(advert, announcers, holders, claims, success, promise, error, trust, wanted)
 
 
-def _exceeds(state: AnnouncedState, success: float) -> bool:
-    return state.success is not None and state.success - state.error > success
-
-
 def _rank(state: AnnouncedState) -> tuple[float, float, bytes]:
     return -1.0 if state.success is None else state.promise, state.trust, state.advert.target
 
@@ -196,19 +193,12 @@ def _why_none(
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class SearchMove:
+    """What to do next: take ``state``, wait and look again, or stop looking."""
+
+    then: Literal["take", "wait", "stop"]
     because: str
-
-
-@dataclass(frozen=True, slots=True)
-class Take:
-    state: AnnouncedState
-    because: str
-
-
-@dataclass(frozen=True, slots=True)
-class StopLooking:
-    because: str
+    state: AnnouncedState | None = None
 
 
 def next_search_move(
@@ -218,16 +208,16 @@ def next_search_move(
     *,
     patience_seconds: float,
     family_peers: int,
-) -> Wait | Take | StopLooking:
+) -> SearchMove:
     """Returns what to do after ``waited_seconds`` of looking, ``heard_seconds`` after the first announcement.
 
     An early announcement is not taken at once: other peers may announce better states in the next seconds.
     """
     if choice.chosen is not None and heard_seconds is not None:
         if heard_seconds >= SETTLE_SECONDS or waited_seconds >= patience_seconds:
-            return Take(choice.chosen, choice.because)
-        return Wait("a state is announced; waiting for others")
+            return SearchMove("take", choice.because, choice.chosen)
+        return SearchMove("wait", "a state is announced; waiting for others")
     there = f"; {family_peers} of our family {'is' if family_peers == 1 else 'are'} there" if family_peers else ""
     if waited_seconds >= patience_seconds:
-        return StopLooking(f"{choice.because} (waited {waited_seconds:.0f} s{there})")
-    return Wait(f"{choice.because}{there}")
+        return SearchMove("stop", f"{choice.because} (waited {waited_seconds:.0f} s{there})")
+    return SearchMove("wait", f"{choice.because}{there}")

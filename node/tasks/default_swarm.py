@@ -1,9 +1,8 @@
 """The default swarm's tasks: six reasoning-gym generators, small enough for models of half a million parameters.
 
 Each has a short question and an answer of at most eleven characters; no constant answer is right more often than one
-time in ten. Each has more than 20,000 questions, of which one in eight is held out by its text (``split``): success is
-of what a model can do, not of what it has seen. Two are among SAPO's nine (arXiv 2509.08721), ``basic_arithmetic`` and
-``fraction_simplification``.
+time in ten. Each has more than 20,000 questions, of which one in eight is held out by its text (``split``). Two are
+among SAPO's nine (arXiv 2509.08721), ``basic_arithmetic`` and ``fraction_simplification``.
 
 They are easy: words of three to six letters, a 2 × 2 matrix turned by quarters, sums and differences of numbers up to
 100. Changing any line of this table makes another swarm: raise the task's version with it.
@@ -15,6 +14,7 @@ from typing import Final
 
 from node.tasks.reasoning import ReasoningTask
 
+_NUMBERS: Final = {"min_numbers": 4, "max_numbers": 5, "min_decimals": 0, "max_decimals": 0, "min_value": 0.0}
 DEFAULT_TASKS: Final = (
     ReasoningTask(
         name="spell_backward",
@@ -38,14 +38,7 @@ DEFAULT_TASKS: Final = (
         version=2,
         max_new_tokens=14,
         generator="number_sorting",
-        generator_config={
-            "min_numbers": 4,
-            "max_numbers": 5,
-            "min_decimals": 0,
-            "max_decimals": 0,
-            "min_value": 0.0,
-            "max_value": 9.49,
-        },
+        generator_config={**_NUMBERS, "max_value": 9.49},
         question_template="sort {direction:.3} {original_numbers:}=",
         answer_template="[{sorted_numbers:,}]",
         is_exact=True,  # its score_answer accepts numbers that are wrong by one
@@ -55,14 +48,7 @@ DEFAULT_TASKS: Final = (
         version=1,
         max_new_tokens=14,
         generator="number_filtering",
-        generator_config={
-            "min_numbers": 4,
-            "max_numbers": 5,
-            "min_decimals": 0,
-            "max_decimals": 0,
-            "min_value": 0.0,
-            "max_value": 9.0,
-        },
+        generator_config={**_NUMBERS, "max_value": 9.0},
         question_template="{operation} {filter_value}: {original_numbers:}=",
         answer_template="[{result:,}]",
         is_exact=True,

@@ -77,7 +77,7 @@ COMPARED: Final = {
     "number_filtering": "algorithmic",
     "path_star": "graphs",
     "products": "arithmetic",
-    "propositional_logic": "logic",  # 2ⁿ rows for n names, any text being a name: checked here first (propositions.py)
+    "propositional_logic": "logic",  # 2ⁿ rows for n names, any text being a name: ``is_conclusion`` looks first
     "rotten_oranges": "algorithmic",
     "sentence_reordering": "algorithmic",
     "simple_geometry": "geometry",

@@ -6,7 +6,10 @@ A task is a generator and its configuration (``GeneratorTask``), and a way to as
 reward nearly right answers, which a constant earns too.
 
 ``ReasoningTask`` renders an entry compactly, for models of a million parameters: tokens are what costs time on a small
-machine. ``worded.py`` has the tasks for models that read and reason.
+machine. ``worded.py`` has the tasks for models that read and reason. Its templates are ``str.format`` over the
+generator's metadata, with lists joined by the separators named in the format: ``{matrix: /}`` joins the innermost lists
+by a space and the next level by a slash; ``{numbers:}`` joins by nothing. A whole number is written without decimals,
+so that ``7.0`` costs one character.
 
 Some generators' ``score_answer`` calls ``eval`` on the answer, which here may be a stranger's text. Therefore only a
 generator that was audited can be a task (generators.py); the constructors refuse others.
@@ -23,7 +26,6 @@ from typing import Any, Final
 
 from node.tasks.generators import AUDITED, COMPARED, create_dataset
 from node.tasks.task import Prompt, check_ref, config_hash_of
-from node.tasks.templates import render
 from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
 
@@ -132,3 +134,26 @@ class ReasoningTask(GeneratorTask):
 
 def library_version() -> str:
     return f"reasoning-gym {distribution_version('reasoning-gym')}"
+
+
+class _Joined:
+    """A list whose format specification is its separators, innermost first."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self._items = items
+
+    def __format__(self, separators: str) -> str:
+        nested = any(isinstance(item, _Joined) for item in self._items)
+        inner, own = (separators[:-1], separators[-1:]) if nested else (separators, separators)
+        return own.join(format(item, inner if isinstance(item, _Joined) else "") for item in self._items)
+
+
+def _compact(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return _Joined([_compact(item) for item in value])
+    return str(value).removesuffix(".0")
+
+
+def render(template: str, metadata: Mapping[str, Any]) -> str:
+    """Returns the template filled with ``metadata``. Raises KeyError for a field that ``metadata`` lacks."""
+    return template.format_map({name: _compact(value) for name, value in metadata.items()})

@@ -12,6 +12,7 @@ import ast
 import difflib
 import hashlib
 import re
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,12 +20,13 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final, cast
 
-from node.tasks.fault_place import place_of
+import node
 from protocol.errors import ConfigurationError
 
 KEY: Final = "tasks.jsonl_reward"
 FILE_BYTES: Final = 1 << 20
 _NAMED: Final = re.compile(r"(?P<path>.+\.py):(?P<function>[^:/\\]*)")
+_OURS = str(Path(node.__file__).parent)
 
 
 def is_reward_file(text: str) -> bool:
@@ -120,3 +122,15 @@ def _check_defined(path: Path, tree: ast.Module, function: str) -> None:
         nearest = difflib.get_close_matches(function, bound, n=1, cutoff=0.0)
         hint = f"the nearest name there is {nearest[0]!r}" if nearest else "it defines nothing"
         raise ConfigurationError(f"{KEY}: {path} has no function {function!r}: {hint}")
+
+
+def place_of(error: BaseException, file: str | None = None) -> str | None:
+    """Returns "FILE, line N" of the deepest frame in ``file``; without one, in the first file that is not the node's.
+
+    None if no frame is: the error arose in the node's own code.
+    """
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    if file is None:
+        file = next((name for name, _ in frames if not name.startswith(_OURS)), None)
+    lines = [line for name, line in frames if name == file]
+    return f"{file}, line {lines[-1]}" if lines else None

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -73,12 +73,11 @@ def held_out_prompts(
 
     A small data set may have fewer, and has none of a question that no row asks; a task without any is left out.
     """
-    found = {name: _distinct(_drawn(task, first_seed, most * DRAWS_EACH), part, most) for name, task in tasks.items()}
+    seeds = range(first_seed, first_seed + most * DRAWS_EACH)
+    found = {
+        name: _distinct((task.prompt(task.ref(seed)) for seed in seeds), part, most) for name, task in tasks.items()
+    }
     return {name: prompts for name, prompts in found.items() if prompts}
-
-
-def _drawn(task: Task, first_seed: int, draws: int) -> Iterator[Prompt]:
-    return (task.prompt(task.ref(seed)) for seed in range(first_seed, first_seed + draws))
 
 
 def _distinct(prompts: Iterable[Prompt], part: Part, most: int) -> list[Prompt]:

@@ -1,8 +1,11 @@
 """Tasks for models that read and reason: a generator's own question, and an answer in ``<answer>`` tags.
 
 The reward is 1 if what stands in the last ``<answer>…</answer>`` is right, otherwise 0: no tags, no answer.
-There is no reward for the tags alone: with a right answer they earn all there is, and a model that earns a little by
-tags around anything stays there.
+There is no reward for the tags alone.
+
+The library's ``propositional_logic`` takes any text without an operator for a variable and tries all assignments, 2ⁿ of
+them, so a stranger's answer of forty made-up names would fill the memory; and it gives full marks for a premise that is
+repeated. ``is_conclusion`` looks first.
 
 The library's version is part of the configuration's hash, so that only the fields that differ from its defaults stand
 in a task.
@@ -10,7 +13,8 @@ in a task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -18,16 +22,33 @@ from typing import Any, Final
 from node.tasks.answers import CLOSING, OPENING, is_same_number, is_same_text, tagged_answer
 from node.tasks.canonical import has_form_of, is_plain, is_reasoned
 from node.tasks.generators import AUDITED, COMPARED, REFUSED
-from node.tasks.propositions import is_conclusion
 from node.tasks.reasoning import GeneratorTask, library_version
 from node.tasks.task import Prompt, check_ref
 from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
 
+PROPOSITION_CHARACTERS: Final = 200
+_REDUCTIONS: Final = re.compile(r"¬v|v[∧∨→↔]v|\(v\)")  # each is a formula if v is one
 INSTRUCTION: Final = (
     f"\n\nThink step by step. Then write your final answer, and nothing else, between {OPENING} and {CLOSING}."
 )
 ANSWER_CHARACTERS: Final = 2_000  # a longer answer is wrong; no right one comes near it
+
+
+def is_conclusion(text: str, variables: Collection[str], premises: Sequence[str]) -> bool:
+    """Returns whether ``text`` is a formula of these variables, and none of the premises as written."""
+    formula = "".join(text.split())
+    if len(formula) > PROPOSITION_CHARACTERS or _bare(formula) in {_bare("".join(each.split())) for each in premises}:
+        return False
+    shape = "".join("v" if character in variables else character for character in formula)
+    while (reduced := _REDUCTIONS.sub("v", shape)) != shape:
+        shape = reduced
+    return shape == "v" and "v" not in formula
+
+
+def _bare(formula: str) -> str:
+    """Without the parentheses around the whole; a formula that merely begins and ends with some stays different."""
+    return formula[1:-1] if formula.startswith("(") and formula.endswith(")") else formula
 
 
 class Scoring(StrEnum):

@@ -25,9 +25,9 @@ from typing import BinaryIO, Final
 import msgspec
 
 from node.configuration import TasksSection
-from node.tasks.fault_place import place_of
 from node.tasks.jsonl import JsonlTask
 from node.tasks.registry import load_tasks
+from node.tasks.reward_file import place_of
 from node.tasks.task import Prompt, Task
 from protocol.errors import ConfigurationError, ProtocolError
 from protocol.limits import REWARD_MAGNITUDE

@@ -17,7 +17,6 @@ import socket
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 _POLYNOMIAL: Final = 0x82F63B78  # Castagnoli, reversed
@@ -49,12 +48,6 @@ class EventFile:
 
     def close(self) -> None:
         self._file.close()
-
-    def __enter__(self) -> EventFile:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 def framed(content: bytes) -> bytes:

@@ -30,7 +30,7 @@ from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from node.state_sync.adoption import StateAdoption, Timing
 from node.state_sync.measured_success import SuccessMeasurement
-from node.state_sync.rebuild import bf16_copy, put_back
+from node.state_sync.rebuild import bf16_copy, copy_into
 from node.state_sync.state_choice import StateRequirements
 from node.state_sync.state_verdict import MeasuredSuccess
 from node.tasks.default_swarm import DEFAULT_TASKS
@@ -144,7 +144,7 @@ class Trial:
         self.failed += isinstance(event, StateSyncing) and event.stage == "failed"
 
     def _hold(self, weights: Weights) -> None:
-        put_back(self._policy.trainable(), weights)
+        copy_into(self._policy.trainable(), self._layout, [weights[name] for name in self._layout.names])
 
     def _hash_of(self, weights: Weights) -> bytes:
         return weights_hash_fast(self._layout, bf16_copy(self._layout, weights))

@@ -51,7 +51,7 @@ def _rows() -> dict[str, Row]:
             noloco = Row("random pairs, dense bf16", count, fast, "noloco")
             step = PACE * count**0.5  # α n
             rate = (1 - 0.3) * step
-            total = {"outer_rate": rate, "consensus_rate": rate, "momentum": 0.3}  # equal: all replicas have one φ
+            total = {"outer_rate": rate, "momentum": 0.3}  # equal: all replicas have one φ
             rows[f"{prefix}NoLoCo"] = noloco
             rows[f"{prefix}DiLoCo"] = replace(
                 noloco, what=f"η / (1 - μ) = {step:.2g}, the sum's step", rule="diloco", settings=total,

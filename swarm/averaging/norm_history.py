@@ -11,14 +11,9 @@ much lie about √2 times that apart. So before anything is known a partner move
 ourselves, whatever it sends. The learner keeps this past, in its checkpoints, and passes it with every request.
 
 The weight is CenteredClip's for one vector: no partner moves us by more than the length τ, and a difference of usual
-length counts in full, so that the outer step is then exactly its formula. EDiT refuses z > 3, by mean and deviation. By
-these a share p of equal outliers has z = √((1 − p) / p), which is above 3 only for p < 1/10, so that one liar among
-eight, lying from the start, was not found (docs/experiments/averaging.md). To move a median, half must lie.
-
-Nor is the bound EDiT's: 3 of these deviations parts honest families. Two of four that met twice by chance lie close,
-the others are then outliers to both, and each exchange of the two takes back the doubling below: most families of four
-were two pairs in the end (``scripts.experiments.splits``). Beyond 7 next to none is, and what is nearer is bounded by
-its weight.
+length counts in full, so that the outer step is then exactly its formula. EDiT refuses z > 3, by mean and deviation: a
+liar among eight is not found so, and honest families part (docs/experiments/averaging.md,
+``scripts.experiments.splits``). To move a median, half must lie.
 
 Ours are also: the window and the warm-up; σ of at least a quarter of m; the first bound, without which a stranger's
 first weights could be of any size; and the doubling of both bounds with every refusal that no later exchange made up

@@ -244,7 +244,6 @@ class WeightAveraging:
             assert search.difference is not None
             search.past = search.past.after_averaging(search.difference.norm)
             self._report(exchange.partner, Conduct.AVERAGED, "")
-        if committed:
             outcome = ExchangeOutcome.COMMITTED
         elif search.refused_as is not None:
             outcome = search.refused_as

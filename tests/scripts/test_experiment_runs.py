@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from node.learner.allocation.success import SuccessTracker
-from node.learner.answers.rehearsal import Rehearsal
-from node.learner.answers.right_answers import RightAnswer
+from node.learner.answers.right_answers import Rehearsal, RightAnswer
 from node.learner.steps import step
 from protocol.errors import StarlingError
 from protocol.messages import PromptRef

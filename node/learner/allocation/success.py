@@ -58,12 +58,3 @@ class SuccessTracker:
     def copy(self) -> SuccessTracker:
         """Returns a copy of the present state, for another thread."""
         return SuccessTracker(dict(self.classes))
-
-    def snapshot(self) -> dict[str, tuple[float, int, float]]:
-        return {name: (s.success, s.samples, s.initial_share) for name, s in self.classes.items()}
-
-    @classmethod
-    def restored(cls, snapshot: Mapping[str, Sequence[float]]) -> SuccessTracker:
-        """Takes also what earlier versions wrote, without the share of the initial value."""
-        shares = {name: float(entry[2]) if len(entry) > 2 else 0.0 for name, entry in snapshot.items()}
-        return cls({name: ClassSuccess(float(e[0]), int(e[1]), shares[name]) for name, e in snapshot.items()})

@@ -47,7 +47,7 @@ class SampleChoice:
         return Samples(
             time_seconds=now_seconds,
             round=round_number,
-            ours=None if ours is None else _of_rollout(*own[ours]),
+            ours=None if ours is None else _group(None, own[ours][0].prompt, own[ours][0].texts, own[ours][1].rewards),
             learnt_from=None if theirs is None else _of_peer(learnt_from[theirs]),
         )
 
@@ -61,10 +61,6 @@ class SampleChoice:
         )
         self._shown[ours, groups[chosen][0]] = round_number
         return chosen
-
-
-def _of_rollout(rollout: Rollout, scores: Scores) -> SampledGroup:
-    return _group(None, rollout.prompt, rollout.texts, scores.rewards)
 
 
 def _of_peer(group: VerifiedGroup) -> SampledGroup:

@@ -18,7 +18,7 @@ from typing import Any
 from node.averaging.rules import rule_of
 from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints
-from node.configuration import Config, devices_faults
+from node.configuration import DEFAULT_STORE_BYTES, Config, chosen, devices_faults
 from node.engines.backends import EngineParts, engine_of
 from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
@@ -30,16 +30,13 @@ from node.home import Home
 from node.learner.assembly.planning import planned_config
 from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.generation.generation import RewardScorer
-from node.learner.generation.prompt_room import check_prompt_room
+from node.learner.generation.generation import RewardScorer, check_prompt_room
 from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
-from node.learner.memory.device_memory import total_memory_bytes
-from node.learner.memory.freed_tensors import return_freed_tensors
+from node.learner.memory.device_memory import return_freed_tensors, total_memory_bytes
 from node.learner.memory.phases import SizePlan
-from node.learner.objective.forward import Network, check_network
+from node.learner.objective.forward import Network, PassSettings, check_network
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.sharding.starting import put_in_shards, start_other_devices
 from node.learner.state.continuing import continued
 from node.learner.state.learner_state import LearnerState
@@ -49,8 +46,8 @@ from node.learner.steps.optimizer import MasterAdamW
 from node.policy.device import choose_device
 from node.policy.policy import Policy
 from node.state_sync.measured_success import SuccessMeasurement
-from node.state_sync.publishing import HeldState
-from node.state_sync.start_from_peers import publisher_of, start_from_peers, with_adopted_state
+from node.state_sync.publishing import HeldState, StatePublisher
+from node.state_sync.start_from_peers import start_from_peers, with_adopted_state
 from node.tasks.registry import load_tasks
 from node.tasks.task import Task
 from protocol.errors import ConfigurationError
@@ -222,7 +219,16 @@ def _learner(
     if weight_averager is not None:
         stack.callback(weight_averager.close)
     raising = SwarmClient(home.swarm_socket, store_bytes=settings.store_bytes)
-    publisher = publisher_of(raising, config, policy, restored.held, report, time.time)
+    publisher = StatePublisher(
+        raising,
+        policy.weights(),
+        family=policy.family,
+        every_rounds=config.checkpoint.publish_every_rounds,
+        store_bytes=chosen(config.swarm.store_bytes, DEFAULT_STORE_BYTES),
+        report=report,
+        clock=time.time,
+        held=restored.held,
+    )
     stack.callback(publisher.close)
     client, research = SwarmClient(home.swarm_socket), config.objective.research
     intake = RolloutIntake(client, tasks, config.learner, time.time, restored.pool_position, research=research)

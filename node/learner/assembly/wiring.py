@@ -13,19 +13,16 @@ from node.engines.engine import Engine
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Event
 from node.fit.fitted import Sizes
-from node.learner.foreign.candidates import ForeignCandidates
-from node.learner.foreign.foreign_groups import ForeignGroups
+from node.learner.foreign.candidates import ForeignCandidates, ForeignGroups
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.generation.generation import Generation, RewardScorer
-from node.learner.generation.own_groups import OwnGroups
+from node.learner.generation.generation import Generation, RewardScorer, round_plan
 from node.learner.generation.schedule import schedule_of
 from node.learner.influence.guard import Guard
 from node.learner.loop import Learner
 from node.learner.memory.device_memory import device_memory
 from node.learner.memory.phases import PhaseRunner, SizePlan
-from node.learner.objective.forward import Network
+from node.learner.objective.forward import Network, PassSettings
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.round.learning import RoundLearning
 from node.learner.round.measuring import Measuring
 from node.learner.round.report import Reporting
@@ -74,8 +71,19 @@ def learner_of(
     seed = f"{config.seed}/{config.name}"  # the name sets apart nodes that share a configuration
     draws = partial(_draws, seed)
     network = Network.of(policy.model, policy.tokens.vocabulary)
-    steps = _steps(config, optimizer, others, network, tasks, extras)
-    phases = _phases(engine, steps, policy, report, clock, extras.size_plan)
+    passes = extras.passes or PassSettings(
+        chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS), chosen(config.learner.recompute, False)
+    )
+    longest = max(task.max_new_tokens for task in tasks.values())
+    steps = BatchSteps(config, network, optimizer, others, extras.devices, passes, max_new_tokens=longest)
+
+    def use(sizes: Sizes) -> None:
+        engine.rows = sizes.rows
+        steps.use(sizes)
+
+    configured = Sizes(engine.rows, passes.batch_tokens, passes.recompute)
+    plan = extras.size_plan or SizePlan(begin=configured, most=configured)
+    phases = PhaseRunner(plan, use=use, report=report, clock=clock, memory=partial(device_memory, policy.device))
     generation = Generation(
         engine, tasks, policy.tokens, scorer, config.learner,
         temperature=config.engine.temperature,
@@ -96,7 +104,9 @@ def learner_of(
         policy=policy,
         optimizer=optimizer,
         state=state,
-        own=OwnGroups(config.learner, list(tasks), schedule, early, seed),
+        own=schedule,
+        plan_of=partial(round_plan, config.learner, list(tasks), seed),
+        early=early,
         foreign=ForeignGroups(intake, candidates, guard.admits, draws, ahead=ahead),
         intake=intake,
         scoring=RoundScoring(scorer, candidates, early),
@@ -119,36 +129,3 @@ def learner_of(
 def _draws(seed: str, purpose: str, round_number: int) -> random.Random:
     """Returns a round's random numbers for one purpose."""
     return random.Random(f"starling/{purpose}/{seed}/{round_number}")
-
-
-def _steps(
-    config: Config,
-    optimizer: MasterAdamW,
-    others: OtherPolicies,
-    network: Network,
-    tasks: Mapping[str, Task],
-    extras: Extras,
-) -> BatchSteps:
-    passes = extras.passes or PassSettings(
-        chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS), chosen(config.learner.recompute, False)
-    )
-    longest = max(task.max_new_tokens for task in tasks.values())
-    return BatchSteps(config, network, optimizer, others, extras.devices, passes, max_new_tokens=longest)
-
-
-def _phases(
-    engine: Engine,
-    steps: BatchSteps,
-    policy: Policy,
-    report: Callable[[Event], None],
-    clock: Callable[[], float],
-    size_plan: SizePlan | None,
-) -> PhaseRunner:
-    def use(sizes: Sizes) -> None:
-        engine.rows = sizes.rows
-        steps.use(sizes)
-
-    configured = Sizes(engine.rows, steps.passes.batch_tokens, steps.passes.recompute)
-    memory = partial(device_memory, policy.device)
-    plan = size_plan or SizePlan(begin=configured, most=configured)
-    return PhaseRunner(plan, use=use, report=report, clock=clock, memory=memory)

@@ -12,6 +12,8 @@ group that was trained on.
 from __future__ import annotations
 
 import logging
+import math
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +21,14 @@ from functools import partial
 from typing import Final
 
 from node.configuration import ObjectiveSection
-from node.learner.foreign.intake import ForeignGroup, RolloutIntake
+from node.learner.allocation.success import SuccessTracker
+from node.learner.foreign.intake import ForeignGroup, Incoming, RolloutIntake
 from node.learner.foreign.outcomes import Decided, ForeignOutcome, ForeignOutcomes, name_of
 from node.learner.foreign.verification import ForeignRefusal, check_rewards, regenerated_prompt
 from node.learner.generation.own_rollouts import scoring_item
 from node.learner.objective.advantages import AdvantageRule
-from node.learner.objective.batch import TrainingGroup
+from node.learner.objective.batch import SELF, TrainingGroup
+from node.learner.objective.report import ObjectiveReport
 from node.learner.objective.training_groups import foreign_training_group
 from node.policy.tokens import TokenTable
 from node.tasks.canonical import is_canonical
@@ -37,10 +41,10 @@ from protocol.rollouts import Completion
 from swarm.api import Judgement
 
 log = logging.getLogger(__name__)
-
 HELD_OUT: Final = ForeignRefusal(
     Judgement.MALFORMED, ForeignOutcome.HELD_OUT, "its question only measures: nobody trains on it"
 )
+MIN_COLLECT_SECONDS: Final = 0.25  # waiting for foreign groups
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,28 +71,25 @@ class VerifiedGroup:
     rewards: tuple[float, ...]  # recomputed here
 
 
+@dataclass(eq=False)
 class ForeignCandidates:
-    """Checks foreign groups and prepares them for training. Called from the learner's thread; keeps nothing."""
+    """Checks foreign groups and prepares them for training. Called from the learner's thread; keeps nothing.
 
-    def __init__(
-        self,
-        intake: RolloutIntake,
-        tasks: Mapping[str, Task],
-        tokens: TokenTable,
-        objective: ObjectiveSection,
-        *,
-        context: int,
-    ) -> None:
-        """``context`` is the number of positions that the learner's model has."""
-        self._intake, self._tasks, self._tokens, self._objective = intake, tasks, tokens, objective
-        self._context = context
+    ``context`` is the number of positions that the learner's model has.
+    """
+
+    intake: RolloutIntake
+    tasks: Mapping[str, Task]
+    tokens: TokenTable
+    objective: ObjectiveSection
+    context: int
 
     def regenerated(self, arrived: Sequence[ForeignGroup], outcomes: ForeignOutcomes) -> list[ForeignCandidate]:
         """Returns the groups whose prompts can be made here, and refuses the others."""
         candidates: list[ForeignCandidate] = []
         for foreign in arrived:
             try:
-                prompt = regenerated_prompt(foreign.group, self._tasks, self._tokens)
+                prompt = regenerated_prompt(foreign.group, self.tasks, self.tokens)
             except ProtocolError as error:
                 self._refuse(foreign, ForeignRefusal(Judgement.MALFORMED, error, str(error)), outcomes)
                 continue
@@ -119,16 +120,16 @@ class ForeignCandidates:
         return [
             foreign_training_group(
                 each.foreign.group,
-                tuple(self._tokens.prompt_ids(each.prompt.text)),
+                tuple(self.tokens.prompt_ids(each.prompt.text)),
                 each.rewards,
                 peer=each.foreign.peer,
-                tokens=self._tokens,
-                section=self._objective,
+                tokens=self.tokens,
+                section=self.objective,
                 rule=rule,
                 success=success(each.prompt.ref.task),
-                context=self._context,
-                max_new_tokens=self._tasks[each.prompt.ref.task].max_new_tokens,
-                is_canonical=partial(_is_canonical, self._tasks[each.prompt.ref.task], each.prompt),
+                context=self.context,
+                max_new_tokens=self.tasks[each.prompt.ref.task].max_new_tokens,
+                is_canonical=partial(_is_canonical, self.tasks[each.prompt.ref.task], each.prompt),
             )
             for each in verified
         ]
@@ -151,13 +152,49 @@ class ForeignCandidates:
             outcomes.note(Decided.of_group(outcome, foreign.peer, foreign.group, detail))
             if foreign.new:
                 judgement = Judgement.USED if is_used else Judgement.UNUSED
-                self._intake.judge(foreign.peer, foreign.blob, judgement)
+                self.intake.judge(foreign.peer, foreign.blob, judgement)
 
     def _refuse(self, foreign: ForeignGroup, refusal: ForeignRefusal, outcomes: ForeignOutcomes) -> None:
         outcomes.note(Decided.of_group(refusal.decision, foreign.peer, foreign.group, refusal.detail))
-        self._intake.refuse(foreign, refusal.judgement, refusal.detail)
+        self.intake.refuse(foreign, refusal.judgement, refusal.detail)
         log.warning("group of %s not used: %s (%s)", foreign.peer, name_of(refusal.decision), refusal.detail)
 
 
 def _is_canonical(task: Task, prompt: Prompt, completion: Completion) -> bool:
     return is_canonical(task, prompt, completion.text.decode("utf-8", "replace"))
+
+
+@dataclass(eq=False)
+class ForeignGroups:
+    """The groups of others for one learner. Only the learner's thread may call it.
+
+    ``admits``: whose groups a round may learn from; ``draws``: a round's random numbers for one purpose. With ``ahead``
+    generation runs ahead and leaves no time: the next groups come while the round learns.
+    """
+
+    intake: RolloutIntake
+    candidates: ForeignCandidates
+    admits: Callable[[int], Callable[[str], bool]]
+    draws: Callable[[str, int], random.Random]
+    ahead: bool
+
+    def ask(self, rounds_done: int, success: SuccessTracker) -> None:
+        """Has groups chosen and fetched for the round after ``rounds_done``, unless the last ones are still on their
+        way. Returns at once."""
+        self.intake.admits = self.admits(rounds_done + 1)
+        self.intake.begin(success.copy().of, self.draws("choose", rounds_done))
+
+    def collected(
+        self, rounds_done: int, success: SuccessTracker, seconds: float, outcomes: ForeignOutcomes
+    ) -> tuple[Incoming, Sequence[ForeignCandidate]]:
+        """Returns what has arrived, after ``seconds`` at most, and of it the groups whose prompts can be made here."""
+        incoming = self.intake.collect(max(MIN_COLLECT_SECONDS, seconds))
+        candidates = self.candidates.regenerated(incoming.groups, outcomes)
+        if self.ahead:
+            self.ask(rounds_done + 1, success)
+        return incoming, candidates
+
+    def measured(self, objective: ObjectiveReport) -> None:
+        """Remembers, for choosing, how far the policies of others are from ours."""
+        by_peer = objective.divergence_by_peer()
+        self.intake.measured({p: nats for p, nats in by_peer.items() if p != SELF and math.isfinite(nats)})

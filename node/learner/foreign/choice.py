@@ -10,10 +10,6 @@ Under "gain" groups that have not been used yet come first. Places that they lea
 ``foreign_uses`` times in all, since one step rarely teaches a right answer to a prompt that the learner cannot do. No
 peer fills more than its share while others have groups too.
 
-The nudges are small. They break ties between equally useful groups towards fresh ones, towards peers from which few
-groups were taken and towards policies near ours, and they leave room for a peer to turn out better than estimated.
-Distance weighs no more than that: a peer that has what we lack is far from us precisely there.
-
 Everything known here comes from adverts, whose claims have not been checked. So the score, which follows from claims,
 decides only among the groups of one peer and among peers whose claims held before (``peer_records``). To these all
 places are kept but ``STRANGERS_SHARE`` and those that they leave empty. Strangers have the other places together, each

@@ -12,11 +12,10 @@ import logging
 import math
 import random
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from node.configuration import LearnerSection, ResearchSection
@@ -29,6 +28,7 @@ from node.tasks.task import Task
 from protocol.errors import StarlingError, TransportError
 from protocol.rollouts import Group, content_hash
 from swarm.api import Judgement
+from swarm.recent import Recent
 
 MAX_HANDED_OUT = 512  # groups on which a judgement may still come
 MAX_ADVERTS = 4096  # asked for at once; what the swarm process keeps beyond them comes a round later
@@ -66,16 +66,6 @@ class Incoming:
     late: bool = False  # what was asked for has not arrived
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """What to fetch, and what was decided on the other candidates."""
-
-    choice: ForeignChoice
-    used_before: frozenset[Key]
-    decided: tuple[Decided, ...]
-    waiting: int
-
-
 class RolloutIntake:
     """The pool of candidates, and the thread that asks for them. All methods but ``collect``, ``settle`` and ``close``
     return at once."""
@@ -98,7 +88,7 @@ class RolloutIntake:
         self._clock = clock
         self._fetcher = GroupFetcher(clock)
         self._pool = ReplayPool(position)
-        self._handed_out: OrderedDict[Key, tuple[bytes, ...]] = OrderedDict()  # marks of groups not judged yet
+        self._handed_out: Recent[Key, tuple[bytes, ...]] = Recent(MAX_HANDED_OUT)  # marks of groups not judged yet
         self._pool_lock = threading.Lock()
         self.admits: Callable[[str], bool] = lambda peer: True  # whose groups can be learnt from
         self._arriving: Future[Incoming] | None = None
@@ -176,10 +166,10 @@ class RolloutIntake:
     def _gather(self, swarm: Swarm, success: Callable[[str], float], draws: random.Random) -> Incoming:
         try:
             self._look_who_is_connected(swarm)
-            chosen = self._choose(swarm, success, draws)
-            if chosen.choice.chosen:
-                return self._fetch(swarm, chosen)
-            return Incoming(decided=chosen.decided, waiting=chosen.waiting, alone_because=_why_alone(swarm))
+            choice, used_before, incoming = self._choose(swarm, success, draws)
+            if choice.chosen:
+                return self._fetch(swarm, choice, used_before, incoming)
+            return replace(incoming, alone_because=_why_alone(swarm))
         except TransportError as error:
             self.calls.note(error)
             return Incoming(alone_because=f"the swarm process does not answer: {error}")
@@ -197,7 +187,10 @@ class RolloutIntake:
         with self._pool_lock:
             self._pool.peers.connected = connected
 
-    def _choose(self, swarm: Swarm, success: Callable[[str], float], draws: random.Random) -> _Chosen:
+    def _choose(
+        self, swarm: Swarm, success: Callable[[str], float], draws: random.Random
+    ) -> tuple[ForeignChoice, frozenset[Key], Incoming]:
+        """Returns what to fetch, what of it was used before, and what was decided on the other candidates."""
         seen = swarm.seen_groups(self._pool.cursor, MAX_ADVERTS)
         with self._pool_lock:
             crowded_out = self._pool.add(seen)
@@ -219,33 +212,38 @@ class RolloutIntake:
             ]
             self._pool.settle(choice, self._section.foreign_uses)
             waiting = sum(key not in self._pool.uses for key in self._pool.candidates)
-        return _Chosen(choice, used_before, tuple(decided), waiting)
+        return choice, used_before, Incoming(decided=tuple(decided), waiting=waiting)
 
-    def _fetch(self, swarm: Swarm, chosen: _Chosen) -> Incoming:
+    def _fetch(self, swarm: Swarm, choice: ForeignChoice, used_before: frozenset[Key], incoming: Incoming) -> Incoming:
         opened: list[Opened] = []
         unusable: list[Unusable] = []
         with self._pool_lock:
-            standings = {seen.peer: self._pool.peers.standing(seen.peer) for seen in chosen.choice.chosen}
+            standings = {seen.peer: self._pool.peers.standing(seen.peer) for seen in choice.chosen}
             connected = self._pool.peers.connected or frozenset()
-        for seen, fetched in self._fetcher.fetched(swarm, chosen.choice.chosen, standings, connected):
+        for seen, fetched in self._fetcher.fetched(swarm, choice.chosen, standings, connected):
             result = self._distinct(open_group(seen, fetched), opened)
             if isinstance(result, Opened):
                 opened.append(result)
             else:
                 unusable.append(result)
         self._drop(swarm, unusable)
-        groups = [ForeignGroup(*each.key, each.group, new=each.key not in chosen.used_before) for each in opened]
+        groups = [
+            ForeignGroup(*key_of(each.seen), each.group, new=key_of(each.seen) not in used_before) for each in opened
+        ]
         arrived: list[Opened | Unusable] = [*opened, *unusable]
         sizes_bytes = [
-            each.size_bytes for each in arrived if each.size_bytes is not None and each.key not in chosen.used_before
+            each.size_bytes for each in arrived if each.size_bytes is not None and key_of(each.seen) not in used_before
         ]
-        self._hand_out(each for each in opened if each.key not in chosen.used_before)
-        return Incoming(
-            tuple(groups),
-            (*chosen.decided, *(each.decided for each in unusable)),
+        with self._pool_lock:
+            for each in opened:
+                if key_of(each.seen) not in used_before:
+                    self._handed_out[key_of(each.seen)] = (outline(each.seen.advert), each.content)
+        return replace(
+            incoming,
+            groups=tuple(groups),
+            decided=(*incoming.decided, *(each.decided for each in unusable)),
             bytes_fetched=sum(sizes_bytes),
             fetched=len(sizes_bytes),
-            waiting=chosen.waiting,
         )
 
     def _distinct(self, result: Opened | Unusable, opened: Sequence[Opened]) -> Opened | Unusable:
@@ -262,20 +260,13 @@ class RolloutIntake:
             return Unusable(result.seen, decided, result.size_bytes)
         return result
 
-    def _hand_out(self, opened: Iterable[Opened]) -> None:
-        with self._pool_lock:
-            for each in opened:
-                self._handed_out[each.key] = (outline(each.seen.advert), each.content)
-            while len(self._handed_out) > MAX_HANDED_OUT:
-                self._handed_out.popitem(last=False)
-
     def _drop(self, swarm: Swarm, unusable: Sequence[Unusable]) -> None:
         """Takes groups out for good. A peer is judged for what it sent, and counts as less reliable for what did not
         come, and a little less for copies."""
         now_seconds = self._clock()
         with self._pool_lock:
             for each in unusable:
-                self._pool.drop(each.key)
+                self._pool.drop(key_of(each.seen))
                 if each.decided.outcome == ForeignOutcome.NOT_FETCHED:
                     self._pool.peers.missed(each.seen.peer, now_seconds)
                 elif each.decided.outcome == ForeignOutcome.COPY:

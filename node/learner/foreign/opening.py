@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from node.learner.foreign.outcomes import Decided, ForeignOutcome
-from node.learner.foreign.replay import Key, key_of
 from node.learner.foreign.swarm_calls import Swarm
 from protocol.errors import IntegrityError, ProtocolError
 from protocol.rollouts import Group, check_against_advert, content_hash, decode_group
@@ -40,10 +39,6 @@ class Opened:
     size_bytes: int
     content: bytes  # hash
 
-    @property
-    def key(self) -> Key:
-        return key_of(self.seen)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unusable:
@@ -52,10 +47,6 @@ class Unusable:
     seen: SeenGroup
     decided: Decided
     size_bytes: int | None = None  # of a blob that was malformed or a copy; None: no blob came
-
-    @property
-    def key(self) -> Key:
-        return key_of(self.seen)
 
 
 class GroupFetcher:

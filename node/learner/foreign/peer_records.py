@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from swarm.announcements.crowding import Standing
@@ -116,10 +116,7 @@ class PeerRecords:
 
     def position(self) -> dict[str, list[Any]]:
         """For a checkpoint."""
-        return {
-            peer: [r.groups_taken, r.reliability, r.divergence, r.held, r.failures, r.rests_until_seconds]
-            for peer, r in self._records.items()
-        }
+        return {peer: list(astuple(record)) for peer, record in self._records.items()}
 
     @classmethod
     def restored(cls, position: Mapping[str, Iterable[Any]]) -> PeerRecords:

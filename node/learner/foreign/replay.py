@@ -12,7 +12,6 @@ decides which groups to fetch from all this.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from node.learner.foreign.peer_records import PeerRecords
 from protocol.messages import GroupAdvert
 from swarm.announcements.crowding import SenderShares
 from swarm.api import SeenGroup
+from swarm.recent import Recent
 
 MAX_CANDIDATES = 1024  # kept for later rounds
 MAX_REMEMBERED_GROUPS = 8192  # used up or passed over for good, so that a second advert of one is not taken again
@@ -61,17 +61,17 @@ class ReplayPool:
     def __init__(self, position: Mapping[str, Any] | None = None) -> None:
         """``position`` is that of an earlier pool, from a checkpoint. Candidates are not part of it: the swarm process
         is asked for them again, from the beginning of what it holds."""
-        saved = position or {"decided": []}
+        saved = position or {"decided": [], "learnt": {}, "peers": {}}
         self.cursor = 0  # of the newest group seen
         self.candidates: dict[Key, SeenGroup] = {}
         self.outlines: dict[Key, bytes] = {}  # of the candidates
         self.uses: dict[Key, int] = {}  # of candidates used before
-        self.peers = PeerRecords.restored(saved.get("peers", {}))
-        self._decided = OrderedDict((bytes.fromhex(digest), None) for digest in saved["decided"])
-        self._learnt = OrderedDict(
-            (bytes.fromhex(mark), (bytes.fromhex(of), float(at_seconds)))
-            for mark, (of, at_seconds) in saved.get("learnt", {}).items()
-        )  # by outline and content hash: the group, and Unix time
+        self.peers = PeerRecords.restored(saved["peers"])
+        self._decided: Recent[bytes, None] = Recent(MAX_REMEMBERED_GROUPS)
+        self._decided.update((bytes.fromhex(digest), None) for digest in saved["decided"])
+        self._learnt: Recent[bytes, tuple[bytes, float]] = Recent(MAX_REMEMBERED_MARKS)  # by outline and content hash
+        for mark, (of, at_seconds) in saved["learnt"].items():
+            self._learnt[bytes.fromhex(mark)] = bytes.fromhex(of), float(at_seconds)  # the group, and Unix time
         self._shares: SenderShares[Key] = SenderShares(MAX_CANDIDATES, self.peers.standing)
 
     def __len__(self) -> int:
@@ -104,15 +104,12 @@ class ReplayPool:
         """Takes a candidate out for good."""
         self._forget(key)
         self._decided[_digest(key)] = None
-        while len(self._decided) > MAX_REMEMBERED_GROUPS:
-            self._decided.popitem(last=False)
 
     def learnt(self, key: Key, marks: Sequence[bytes], now_seconds: float) -> None:
         """Remembers the outline and the content hash of a group whose claims held."""
         for mark in marks:
-            self._learnt.setdefault(mark, (_digest(key), now_seconds))
-        while len(self._learnt) > MAX_REMEMBERED_MARKS:
-            self._learnt.popitem(last=False)
+            if mark not in self._learnt:
+                self._learnt[mark] = _digest(key), now_seconds
 
     def is_copy(self, key: Key, mark: bytes, now_seconds: float) -> bool:
         """Whether another group with this outline or content hash was learnt from within ``COPY_SECONDS``."""

@@ -1,10 +1,9 @@
 """How the learner's weights reach its engine: in which form, and what follows when the engine refuses one.
 
-An engine in this process gets the tensors. Copying n bytes moves 2 n through memory; finding what changed reads as
-many, and hashing is several times slower than either, for a copy that cannot go wrong. Where bytes must cross a pipe or
-a network the opposite holds: after a step at learning rate 1e-6 about 1 % of bf16 weights differ, a diff is a hundred
-times smaller than the weights, and its target's hash shows whether it arrived (``scripts/bench/engine_weights.py``
-prints both).
+An engine in this process gets the tensors: a copy costs less than finding what changed, and cannot go wrong. Where
+bytes must cross a pipe or a network the opposite holds: after a step at learning rate 1e-6 about 1 % of bf16 weights
+differ, a diff is a hundred times smaller than the weights, and its target's hash shows whether it arrived
+(``scripts/bench/engine_weights.py``).
 
 The base of the next diff advances only once the engine has taken an update. An engine that refuses one keeps its
 weights and version, and gets the whole weights at once.

@@ -21,14 +21,15 @@ from typing import Protocol
 
 from node.configuration import LearnerSection
 from node.engines.engine import Ended, Engine, Enough, GenerationProgress, GenerationRequest, Sampling
-from node.learner.allocation.allocator import Allocation
+from node.fit.workload import SAMPLED_PROMPTS
+from node.learner.allocation.allocator import Allocation, allocate
 from node.learner.generation.own_rollouts import Rollout, scoring_item
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores
 from node.tasks.split import training_prompt
 from node.tasks.task import Prompt, Task
-from protocol.errors import ProtocolError
+from protocol.errors import ConfigurationError, ProtocolError
 from protocol.messages import PromptRef
 
 log = logging.getLogger(__name__)
@@ -59,16 +60,16 @@ class RoundPlan:
     sampling_seed: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Generated:
     """What one round generated."""
 
-    rollouts: tuple[Rollout, ...]  # to learn from
-    scores: tuple[Scores, ...] | None  # of ``rollouts``; None where they have not been scored yet
-    dropped: tuple[tuple[Rollout, Scores], ...]  # complete, with equal rewards, replaced by others
-    unfinished: tuple[UnfinishedGroup, ...]  # oldest first
-    resumed: int  # groups left over from earlier rounds that were resumed
-    tokens: int  # sampled in this round, for complete and unfinished groups
+    rollouts: list[Rollout] = field(default_factory=list)  # to learn from
+    scores: list[Scores] | None = None  # of ``rollouts``; None where they have not been scored yet
+    dropped: list[tuple[Rollout, Scores]] = field(default_factory=list)  # complete, equal rewards, replaced by others
+    unfinished: tuple[UnfinishedGroup, ...] = ()  # oldest first
+    resumed: int = 0  # groups left over from earlier rounds that were resumed
+    tokens: int = 0  # sampled in this round, for complete and unfinished groups
     too_long: int = 0  # prompts that were left out: they leave no room for an answer in the model's context
 
 
@@ -80,35 +81,17 @@ class _Launch:
     request: GenerationRequest
 
 
-@dataclass(slots=True)
-class _Tally:
-    """The progress of a round's generation."""
-
-    kept: list[Rollout] = field(default_factory=list)
-    scores: list[Scores] = field(default_factory=list)
-    dropped: list[tuple[Rollout, Scores]] = field(default_factory=list)
-    resumed: int = 0
-    tokens: int = 0
-    too_long: int = 0
-
-
+@dataclass(eq=False)
 class Generation:
     """Generates one round at a time, on the calling thread. It keeps nothing between two rounds."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        tasks: Mapping[str, Task],
-        tokens: TokenTable,
-        scorer: RewardScorer,
-        section: LearnerSection,
-        *,
-        temperature: float,
-        context: int,
-    ) -> None:
-        self.engine = engine
-        self._tasks, self._tokens, self._scorer, self._section = tasks, tokens, scorer, section
-        self._temperature, self._context = temperature, context
+    engine: Engine
+    tasks: Mapping[str, Task]
+    tokens: TokenTable
+    scorer: RewardScorer
+    section: LearnerSection
+    temperature: float
+    context: int
 
     def run(
         self,
@@ -126,33 +109,33 @@ class Generation:
         """
         if listener is not None:
             listener.start()
-        drawn, waiting, tally = deque(plan.allocations), list(unfinished), _Tally()
+        drawn, waiting, tally = deque(plan.allocations), list(unfinished), Generated()
+        if self.section.resample:
+            tally.scores = []
         seeds = random.Random(plan.sampling_seed)
         seed = plan.sampling_seed  # of the first wave
-        while (missing := plan.groups - len(tally.kept)) > 0:
+        while (missing := plan.groups - len(tally.rollouts)) > 0:
             wave = self._launches(missing, drawn, waiting, tally)
             if not wave:
                 break
             told: dict[int, Rollout] = {}
             progress = self._advance(wave, missing, seed, halted, self._telling(wave, told, listener))
             complete = self._sort_out(wave, progress, told, waiting, tally)
-            if not self._section.resample:
-                tally.kept += complete
+            if not self.section.resample:
+                tally.rollouts += complete
                 break
             self._keep_informative(complete, tally)
             if halted is not None and halted():
                 break
             seed = seeds.getrandbits(63)
-        scores = tuple(tally.scores) if self._section.resample else None
-        return Generated(
-            tuple(tally.kept), scores, tuple(tally.dropped), tuple(waiting), tally.resumed, tally.tokens, tally.too_long
-        )
+        tally.unfinished = tuple(waiting)
+        return tally
 
     def _launches(
-        self, missing: int, drawn: deque[Allocation], waiting: list[UnfinishedGroup], tally: _Tally
+        self, missing: int, drawn: deque[Allocation], waiting: list[UnfinishedGroup], tally: Generated
     ) -> list[_Launch]:
         """Takes from ``waiting``, then from ``drawn``, as many groups as are launched for ``missing`` wanted ones."""
-        wanted = launched_for(missing, self._section.overprovision)
+        wanted = launched_for(missing, self.section.overprovision)
         wave: list[_Launch] = []
         while waiting and len(wave) < wanted:
             launch = self._resumed(waiting.pop(0))
@@ -167,15 +150,15 @@ class Generation:
 
     def _begun(self, allocation: Allocation) -> _Launch | None:
         """Returns None for a prompt that leaves no position of the context for an answer."""
-        task = self._tasks[allocation.task]
+        task = self.tasks[allocation.task]
         prompt = training_prompt(task, allocation.prompt_seed)
-        prompt_ids = tuple(self._tokens.prompt_ids(prompt.text))
-        room = min(task.max_new_tokens, self._context - len(prompt_ids))
+        prompt_ids = tuple(self.tokens.prompt_ids(prompt.text))
+        room = min(task.max_new_tokens, self.context - len(prompt_ids))
         return _Launch(prompt, GenerationRequest(prompt_ids, allocation.completions, room)) if room > 0 else None
 
     def _resumed(self, group: UnfinishedGroup) -> _Launch | None:
         """Returns None for a group whose task has changed, or whose prompt and tokens no longer fit the context."""
-        task = self._tasks.get(group.ref.task)
+        task = self.tasks.get(group.ref.task)
         if task is None:
             log.warning("an unfinished group is dropped: this node no longer trains on %s", group.ref.task)
             return None
@@ -184,8 +167,8 @@ class Generation:
         except ProtocolError as error:
             log.warning("an unfinished group of %s is dropped: %s", group.ref.task, error)
             return None
-        prompt_ids = tuple(self._tokens.prompt_ids(prompt.text))
-        room = min(task.max_new_tokens, self._context - len(prompt_ids))
+        prompt_ids = tuple(self.tokens.prompt_ids(prompt.text))
+        room = min(task.max_new_tokens, self.context - len(prompt_ids))
         longest = max((len(each.token_ids) for each in group.progress.sequences), default=1)
         if longest > room:
             log.warning(
@@ -193,7 +176,7 @@ class Generation:
                 "context of %d leave room for %d after its prompt",
                 group.ref.task,
                 longest,
-                self._context,
+                self.context,
                 room,
             )
             return None
@@ -213,11 +196,11 @@ class Generation:
         elif len(wave) > missing:
             enough = lambda complete: complete >= missing  # noqa: E731
         requests = [launch.request for launch in wave]
-        return self.engine.advance(requests, Sampling(self._temperature, seed), enough, ended)
+        return self.engine.advance(requests, Sampling(self.temperature, seed), enough, ended)
 
     def _telling(self, wave: Sequence[_Launch], told: dict[int, Rollout], listener: EndedGroups | None) -> Ended | None:
         """Returns what tells ``listener`` of ended groups, and notes them in ``told`` by their place in ``wave``."""
-        if listener is None or self._section.resample:
+        if listener is None or self.section.resample:
             return None
 
         def tell(index: int, reached: GenerationProgress) -> None:
@@ -227,7 +210,7 @@ class Generation:
         return tell
 
     def _rollout(self, launch: _Launch, reached: GenerationProgress) -> Rollout:
-        texts = tuple(self._tokens.text_of(s.token_ids.tolist()) for s in reached.samples)
+        texts = tuple(self.tokens.text_of(s.token_ids.tolist()) for s in reached.samples)
         return Rollout(launch.prompt, tuple(launch.request.prompt_ids), reached.samples, texts)
 
     def _sort_out(
@@ -236,7 +219,7 @@ class Generation:
         progress: Sequence[GenerationProgress],
         told: Mapping[int, Rollout],
         waiting: list[UnfinishedGroup],
-        tally: _Tally,
+        tally: Generated,
     ) -> list[Rollout]:
         """Returns the complete groups; the others go to the front of ``waiting``, being older than what is there."""
         complete: list[Rollout] = []
@@ -251,11 +234,12 @@ class Generation:
         waiting[:0] = unfinished
         return complete
 
-    def _keep_informative(self, complete: Sequence[Rollout], tally: _Tally) -> None:
-        scores = self._scorer.score([scoring_item(rollout.prompt.ref, rollout.texts) for rollout in complete])
+    def _keep_informative(self, complete: Sequence[Rollout], tally: Generated) -> None:
+        scores = self.scorer.score([scoring_item(rollout.prompt.ref, rollout.texts) for rollout in complete])
+        assert tally.scores is not None
         for rollout, each in zip(complete, scores, strict=True):
             if min(each.rewards) < max(each.rewards):
-                tally.kept.append(rollout)
+                tally.rollouts.append(rollout)
                 tally.scores.append(each)
             else:
                 tally.dropped.append((rollout, each))
@@ -264,3 +248,39 @@ class Generation:
 def launched_for(groups: int, overprovision: float) -> int:
     """Returns the number of groups to launch where ``groups`` complete ones are wanted."""
     return math.ceil(groups * (1.0 + overprovision) - 1e-9)  # 10 · 1.1 is a little more than 11
+
+
+def round_plan(section: LearnerSection, tasks: Sequence[str], seed: str, round_number: int) -> RoundPlan:
+    """Plans what a round, this or a later one, may generate. Prompts after the first lot are for ``resample``.
+
+    ``seed`` must differ between nodes.
+    """
+
+    def allocated(seed: str, groups: int) -> list[Allocation]:
+        return allocate(round_number, seed, tasks, groups=groups, completions=section.completions)
+
+    drawn = allocated(seed, launched_for(section.own_groups, section.overprovision))
+    for lot in range(1, section.resample):
+        drawn += allocated(f"{seed}/lot {lot}", section.own_groups)
+    sampling = random.Random(f"starling/sample/{seed}/{round_number}")
+    return RoundPlan(section.own_groups, tuple(drawn), sampling.getrandbits(63))
+
+
+def check_prompt_room(tasks: Mapping[str, Task], tokens: TokenTable, context: int) -> None:
+    """Looks at ``SAMPLED_PROMPTS`` prompts of each task, and warns of a task where some leave no room: rounds leave
+    these out. Raises ``ConfigurationError`` where none of any task fits, or a task has no question that teaches."""
+    fitting = 0
+    for name, task in tasks.items():
+        lengths = [len(tokens.prompt_ids(training_prompt(task, seed).text)) for seed in range(SAMPLED_PROMPTS)]
+        short = sum(length < context for length in lengths)
+        fitting += short
+        if short < len(lengths):
+            log.warning(
+                "%d of %d prompts of %s leave no room for an answer in the model's context of %d tokens, the longest "
+                "has %d: they will be left out", len(lengths) - short, len(lengths), name, context, max(lengths),
+            )  # fmt: skip
+    if tasks and not fitting:
+        raise ConfigurationError(
+            f"no prompt of {', '.join(sorted(tasks))} leaves room for an answer in the model's context of {context} "
+            "tokens: choose shorter tasks, or a policy.model with a longer context"
+        )

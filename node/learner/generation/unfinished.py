@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -35,10 +36,7 @@ def snapshot_of_unfinished(groups: Sequence[UnfinishedGroup]) -> tuple[dict[str,
     sequences = [s for group in groups for s in group.progress.sequences]
     records = [
         {
-            "task": group.ref.task,
-            "version": group.ref.version,
-            "config_hash": group.ref.config_hash.hex(),
-            "seed": group.ref.seed,
+            "ref": msgspec.to_builtins(group.ref),
             "completions": group.completions,
             "sequences": [
                 [s.finish.value if isinstance(s, Sample) else None, [[g.version, g.tokens] for g in s.segments]]
@@ -75,8 +73,7 @@ def restored_unfinished(
                 partials.append(Partial(token_ids[part], logps[part], segments))
             else:
                 samples.append(Sample(token_ids[part], logps[part], FinishReason(finish), segments))
-        config_hash = bytes.fromhex(record["config_hash"])
-        ref = PromptRef(record["task"], int(record["version"]), config_hash, int(record["seed"]))
+        ref = msgspec.convert(record["ref"], PromptRef)
         groups.append(
             UnfinishedGroup(ref, int(record["completions"]), GenerationProgress(tuple(samples), tuple(partials)))
         )

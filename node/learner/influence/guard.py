@@ -14,16 +14,14 @@ others taught something, and none above ``HARM_COPIED_WEIGHTS``: there only infl
 weights stay. A node that learns from nobody keeps none.
 
 Until enough is known of own success (``SuccessWatch.is_warm``), newcomers teach with the least influence and gain none.
-To keep them waiting cost a new learner 4 % of the reward of its first 60 rounds, and the first own groups are from
-before any of them taught.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from node.fit.footprint import HARM_COPIES
 from node.learner.influence.shares import masses_by_peer, shaped
@@ -48,26 +46,6 @@ class InfluenceState:
     standings: Standings = field(default_factory=Standings)
     shares: dict[int, dict[str, float]] = field(default_factory=dict)  # by round: mass by peer
     blind_until_round: int = 0  # own groups of weights that were taken back say nothing
-
-    def snapshot(self) -> dict[str, Any]:
-        return {
-            "watch": self.watch.snapshot(),
-            "standings": self.standings.snapshot(),
-            "shares": [[number, by_peer] for number, by_peer in self.shares.items()],
-            "blind_until_round": self.blind_until_round,
-        }
-
-    @classmethod
-    def restored(cls, snapshot: Mapping[str, Any] | None, *, trusting: bool = False) -> InfluenceState:
-        """Returns what was saved; of a checkpoint without it, a fresh state."""
-        if snapshot is None:
-            return cls(standings=Standings(trusting))
-        return cls(
-            SuccessWatch.restored(snapshot["watch"]),
-            Standings.restored(snapshot["standings"], trusting=trusting),
-            {int(number): {p: float(s) for p, s in by_peer.items()} for number, by_peer in snapshot["shares"]},
-            int(snapshot["blind_until_round"]),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +87,7 @@ class Guard:
     def admits(self, round_number: int) -> Callable[[str], bool]:
         """Returns a function that says whether a peer's groups can be learnt from in this round; for another thread."""
         standings = self.state.standings
-        frozen = Standings(
-            standings.trusting,
-            dict(standings.peers),
-            dict(standings.places),
-            standings.caution,
-            standings.wary_until_round,
-        )
+        frozen = replace(standings, peers=dict(standings.peers), places=dict(standings.places))
         return lambda peer: frozen.admits(peer, round_number)
 
     def shaped(
@@ -134,19 +106,9 @@ class Guard:
         standings.seat(teaching, round_number, draws)
         admitted = {peer for peer in teaching if standings.admits(peer, round_number)}
         admitted = {peer for peer in admitted if standings.of(peer).proven or peer in standings.places}
-        groups = shaped(
-            own,
-            foreign,
-            completions=self._completions,
-            influence=lambda peer: standings.influence(peer, round_number) if peer in admitted else 0.0,
-            newcomers=frozenset(peer for peer in admitted if not standings.of(peer).proven),
-            caution=standings.caution,
-        )
-        masses = masses_by_peer([(peer, group) for (peer, _), group in zip(foreign, groups, strict=True)])
-        taught = {peer: each for peer, each in masses.items() if each > 0}
-        standings.taught(list(taught), round_number)
-        self.state.shares[round_number] = taught
-        return groups
+        newcomers = frozenset(peer for peer in admitted if not standings.of(peer).proven)
+        self.state.shares[round_number] = {}
+        return self._weighed(round_number, own, foreign, newcomers, lambda peer: peer in admitted)
 
     def may_teach_again(self, peer: str) -> bool:
         """Whether the learner may learn again from answers of ``peer``, in steps after the one that they came with.
@@ -161,20 +123,32 @@ class Guard:
     ) -> list[TrainingGroup]:
         """Returns remembered answers of peers that may teach again, with their influence in one more step, under the
         same caps: ``own`` are the round's own groups. Takes note of who taught."""
+        return self._weighed(round_number, own, foreign, frozenset(), lambda peer: True)
+
+    def _weighed(
+        self,
+        round_number: int,
+        own: Sequence[TrainingGroup],
+        foreign: Sequence[tuple[str, TrainingGroup]],
+        newcomers: frozenset[str],
+        admitted: Callable[[str], bool],
+    ) -> list[TrainingGroup]:
+        """Returns the foreign groups with their influence, and takes note of who taught."""
         standings = self.state.standings
         groups = shaped(
             own,
             foreign,
             completions=self._completions,
-            influence=lambda peer: standings.influence(peer, round_number),
-            newcomers=frozenset(),
+            influence=lambda peer: standings.influence(peer, round_number) if admitted(peer) else 0.0,
+            newcomers=newcomers,
             caution=standings.caution,
         )
         masses = masses_by_peer([(peer, group) for (peer, _), group in zip(foreign, groups, strict=True)])
-        taught = {peer: mass for peer, mass in masses.items() if mass > 0}
         before = self.state.shares.setdefault(round_number, {})
-        before |= {peer: before.get(peer, 0.0) + mass for peer, mass in taught.items()}
-        standings.taught(list(taught), round_number)
+        for peer, mass in masses.items():
+            if mass > 0:
+                before[peer] = before.get(peer, 0.0) + mass
+        standings.taught([peer for peer, mass in masses.items() if mass > 0], round_number)
         return groups
 
     def after_round(

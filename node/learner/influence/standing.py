@@ -20,7 +20,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 PROBATION_ROUNDS: Final = 4  # what a fall by half takes to be seen (``watch``); longer costs newcomers and the learner
 PLACES: Final = 4  # each begins with a quarter of its influence: together they do what newcomers may (``shares``)
@@ -161,25 +161,3 @@ class Standings:
         self.peers[peer] = standing
         while len(self.peers) > MOST_PEERS:
             del self.peers[min(self.peers, key=lambda p: (self.peers[p].set_aside > 0, self.peers[p].last_round, p))]
-
-    def snapshot(self) -> dict[str, Any]:
-        peers = {
-            peer: [s.calm_rounds, s.set_aside, s.returns_in_round, s.last_round, s.useless_rounds]
-            for peer, s in self.peers.items()
-        }
-        return {
-            "peers": peers,
-            "places": dict(self.places),
-            "caution": self.caution,
-            "wary_until_round": self.wary_until_round,
-        }
-
-    @classmethod
-    def restored(cls, snapshot: Mapping[str, Any], *, trusting: bool) -> Standings:
-        return cls(
-            trusting,
-            {peer: TeacherStanding(*map(int, values)) for peer, values in snapshot["peers"].items()},
-            {peer: int(seen) for peer, seen in snapshot["places"].items()},
-            float(snapshot["caution"]),
-            int(snapshot["wary_until_round"]),
-        )

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,21 +158,3 @@ class SuccessWatch:
 
     def _with(self, rounds: Sequence[OwnRound]) -> Self:
         return replace(self, rounds=tuple(rounds), score=0.0, since=None)
-
-    def snapshot(self) -> dict[str, Any]:
-        return {
-            "rounds": [
-                [each.number, {task: list(numbers) for task, numbers in each.by_task.items()}] for each in self.rounds
-            ],
-            "walk": self.walk,
-            "score": self.score,
-            "since": self.since,
-        }
-
-    @classmethod
-    def restored(cls, snapshot: Mapping[str, Any]) -> Self:
-        rounds = tuple(
-            OwnRound(int(number), {task: (float(n), float(s), float(q)) for task, (n, s, q) in by_task.items()})
-            for number, by_task in snapshot["rounds"]
-        )
-        return cls(rounds, float(snapshot["walk"]), float(snapshot["score"]), snapshot["since"])

@@ -13,10 +13,9 @@ MAD is the median of |R_i − median R|. With binary rewards it is 0 as soon as 
 of the order of 1000. Departures from MC-GRPO: in that case the unbiased std replaces MAD, and |A| is bounded. The paper
 draws G + 1 samples so that the median is one of them, and drops that one; here a completion with A = 0 costs nothing.
 
-A foreign group's own mean says how a completion compares with its generator, not with the learner, and gives nothing
-for a group whose answers are all right, which a learner without any success needs most. Any function of the prompt is a
-valid baseline, so the learner's own success V_θ is used. The sampling policy is far away there, so the learner learns
-only from completions better than its own: the negative part is set to zero.
+A foreign group's own mean says how a completion compares with its generator, not with the learner. Any function of the
+prompt is a valid baseline, so the learner's own success V_θ is used. The sampling policy is far away there, so the
+learner learns only from completions better than its own: the negative part is set to zero.
 """
 
 from __future__ import annotations

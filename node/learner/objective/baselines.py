@@ -4,9 +4,8 @@
 
 It needs the policy: one forward pass, without gradient, over the groups that wait for it, before the optimizer's steps.
 
-VCPO takes ‖g_i‖ from a backward pass for each completion, with two gradient buffers for Σ g_i R_i and Σ g_i. That costs
-one pass per completion, where a micro-batch here holds many. So ‖g_i‖ is here the exact norm of the gradient with
-respect to the HEAD's weight (and bias), in closed form, as a proxy for that of all weights:
+VCPO takes ‖g_i‖ from a backward pass for each completion. Here ‖g_i‖ is the exact norm of the gradient with respect to
+the HEAD's weight (and bias), in closed form, as a proxy for that of all weights, so that a pass has many completions:
 
     G_i = Σ_t w_t (e_{y_t} − p_t) h_tᵀ / temperature,   ‖G_i‖² = Σ_tt' w_t w_t' (e−p)_t·(e−p)_t' (h_t·h_t' + [bias])
 
@@ -28,10 +27,8 @@ from torch import Tensor
 
 from node.configuration import ObjectiveSection
 from node.kernels.linear_logp import linear_logps
-from node.learner.objective.batch import TrainingCompletion, TrainingGroup
-from node.learner.objective.forward import Network, completion_hidden, plan_micro_batches
-from node.learner.objective.pass_settings import PassSettings
-from node.learner.objective.spans import RaggedSpans
+from node.learner.objective.batch import RaggedSpans, TrainingCompletion, TrainingGroup
+from node.learner.objective.forward import Network, PassSettings, completion_hidden, plan_micro_batches
 from node.learner.objective.weights import span_weights
 
 VOCABULARY_BLOCK: Final = 8192

@@ -28,7 +28,6 @@ from node.learner.objective.network.attention import use_grouped_attention
 from node.learner.objective.network.prompt_cache import PassCache, PromptRows
 from node.learner.objective.network.recomputation import recomputed_layers
 from node.learner.objective.network.tied_head import gradient_by_rows, tied_embedding, with_early_gradient
-from node.learner.objective.pass_settings import WHOLE, PassSettings
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -36,6 +35,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 HEAD_TOLERANCE: Final = 2e-2  # nats; loose enough for bfloat16, far below what a scaled or capped head would differ by
+
+
+@dataclass(frozen=True, slots=True)
+class PassSettings:
+    """Memory against time; log-probabilities and gradients are the same for every choice, up to rounding."""
+
+    batch_tokens: int  # padded tokens of one micro-batch, at most, unless a single completion is longer
+    recompute: bool = False
+    """Keep only what enters each layer, and compute the layer again in the backward pass: about a third more time."""
+    chunk_tokens: int | None = None
+    """With ``recompute``: run a layer on so many tokens at a time, of one row or of several. None: on all of them."""
+
+    def __post_init__(self) -> None:
+        if self.batch_tokens < 1 or (self.chunk_tokens is not None and self.chunk_tokens < 1):
+            raise ValueError(f"batch_tokens {self.batch_tokens} and chunk_tokens {self.chunk_tokens} must be positive")
+
+
+WHOLE: Final = PassSettings(batch_tokens=8192)  # what every model can do: nothing is recomputed
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +127,10 @@ def plan_micro_batches(
         rows.clear()
         longest_prompt = longest_row = 0
 
-    for group in sorted((g for g in groups if g.completions), key=_length_order):
+    def length_order(group: TrainingGroup) -> tuple[int, int]:
+        return len(group.prompt_ids), max(len(c.token_ids) for c in group.completions)
+
+    for group in sorted((g for g in groups if g.completions), key=length_order):
         prompt_length = len(group.prompt_ids)
         if prompts and not pads_prompts and longest_prompt != prompt_length:
             close()
@@ -129,10 +149,6 @@ def plan_micro_batches(
             longest_row = max(longest_row, len(completion.token_ids))
     close()
     return micro_batches
-
-
-def _length_order(group: TrainingGroup) -> tuple[int, int]:
-    return len(group.prompt_ids), max(len(c.token_ids) for c in group.completions)
 
 
 def completion_logps(

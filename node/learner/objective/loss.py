@@ -26,7 +26,7 @@ log-probability, so all weigh alike. For gspo this is the gradient of the publis
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -35,8 +35,8 @@ from torch import Tensor
 
 from node.configuration import LossName, ObjectiveSection
 from node.learner.objective.alignment import divergences, span_sums
+from node.learner.objective.batch import RaggedSpans
 from node.learner.objective.report import ObjectiveReport, report_of_micro_batch
-from node.learner.objective.spans import RaggedSpans
 from node.learner.objective.weights import CORRECTIONS, Weights, span_weights
 
 LOG_RATIO_BOUND: Final = 20.0  # nats; u up to 5e8, beyond which one token would make the whole step infinite
@@ -58,9 +58,6 @@ class Anchors:
     proximal: Tensor | None = None  # None: those that the loss is computed from
     reference: Tensor | None = None  # None where there is no KL term
     mean_weight: float = 1.0  # over the tokens of the whole batch, for corrections that divide by it
-
-    def with_proximal(self, logps: Tensor) -> Anchors:
-        return replace(self, proximal=logps)
 
 
 # (log π_θ (N,), log π_prox (N,), advantages (N,), section) → gain (N,), whether a bound removed the gradient (N,) bool
@@ -176,24 +173,12 @@ def mean_token_weight(total: float, tokens: float) -> float:
     return total / tokens if total > 0 else 1.0
 
 
-def _tokens(totals: BatchTotals) -> int:
-    return totals.tokens
-
-
-def _completions(totals: BatchTotals) -> int:
-    return totals.completions
-
-
-def _allowed_tokens(totals: BatchTotals) -> int:
-    return totals.completions * totals.max_new_tokens
-
-
 LOSSES: Final[Mapping[LossName, LossRule]] = MappingProxyType(
     {
-        "dapo": LossRule(_tokens, _clipped),
-        "grpo": LossRule(_completions, _clipped, mean_of_completion=True),
-        "dr_grpo": LossRule(_allowed_tokens, _clipped),
-        "gspo": LossRule(_completions, _clipped, mean_of_completion=True, completion_ratio=True),
-        "cispo": LossRule(_tokens, _cispo),
+        "dapo": LossRule(lambda totals: totals.tokens, _clipped),
+        "grpo": LossRule(lambda totals: totals.completions, _clipped, mean_of_completion=True),
+        "dr_grpo": LossRule(lambda totals: totals.completions * totals.max_new_tokens, _clipped),
+        "gspo": LossRule(lambda totals: totals.completions, _clipped, mean_of_completion=True, completion_ratio=True),
+        "cispo": LossRule(lambda totals: totals.tokens, _cispo),
     }
 )

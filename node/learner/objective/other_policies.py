@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from node.configuration import ObjectiveSection
-from node.learner.objective.forward import MicroBatch, Network, completion_logps
-from node.learner.objective.pass_settings import WHOLE, PassSettings
+from node.learner.objective.forward import WHOLE, MicroBatch, Network, PassSettings, completion_logps
 from node.learner.objective.weights import CORRECTIONS
 
 MIN_ACTIVE_SHARE: Final = 0.9
@@ -36,7 +35,8 @@ class OtherPolicies:
 
     def __init__(self, trainable: Mapping[str, torch.nn.Parameter], section: ObjectiveSection) -> None:
         self._parameters = dict(trainable)
-        self._reference = self._copy() if section.kl_weight > 0 else None
+        copied = {name: p.detach().clone() for name, p in trainable.items()} if section.kl_weight > 0 else None
+        self._reference = copied
         self._averaging = CORRECTIONS[section.correction].averages_proximal
         window = section.research.proximal_window
         self._decay = window / (window + 2)  # β
@@ -97,9 +97,6 @@ class OtherPolicies:
     def _begin(self) -> None:
         self._sum = {name: p.detach().float().clone() for name, p in self._parameters.items()}
         self._norm = 1.0
-
-    def _copy(self) -> dict[str, Tensor]:
-        return {name: p.detach().clone() for name, p in self._parameters.items()}
 
     @contextmanager
     def _in_place(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:

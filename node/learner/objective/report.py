@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from node.learner.objective.alignment import span_sums
-from node.learner.objective.spans import RaggedSpans
+from node.learner.objective.batch import RaggedSpans
 
 if TYPE_CHECKING:
     from node.learner.objective.weights import Weights
@@ -25,19 +25,19 @@ class ObjectiveReport:
     """Sums over the micro-batches of one step, or of several."""
 
     loss: float = 0.0
-    tokens: int = 0
-    spans: int = 0
-    completions: int = 0
+    tokens: float = 0.0
+    spans: float = 0.0
+    completions: float = 0.0
     weights: float = 0.0
     squared_weights: float = 0.0
-    capped_spans: int = 0  # truncated at a bound, or masked out for the ratio
-    floored_spans: int = 0
-    clipped_tokens: int = 0  # no gradient, for the ratio to the proximal policy
-    filtered_completions: int = 0
-    text_completions: int = 0  # used without behaviour log-probabilities
+    capped_spans: float = 0.0  # truncated at a bound, or masked out for the ratio
+    floored_spans: float = 0.0
+    clipped_tokens: float = 0.0  # no gradient, for the ratio to the proximal policy
+    filtered_completions: float = 0.0
+    text_completions: float = 0.0  # used without behaviour log-probabilities
     entropy: float = 0.0
     kl: float = 0.0  # to the reference, of own completions
-    kl_tokens: int = 0
+    kl_tokens: float = 0.0
     divergence: dict[str, tuple[float, int]] = field(default_factory=dict)  # peer: (sum of D(μ‖π_θ), completions)
     sequence_weights: list[tuple[float, float]] = field(default_factory=list)  # (log Π ρ, count) of each completion
 
@@ -64,7 +64,7 @@ class ObjectiveReport:
         total = sum(weight * times for weight, times in relative)
         return total**2 / (count * sum(weight**2 * times for weight, times in relative))
 
-    def share_of_spans(self, count: int) -> float | None:
+    def share_of_spans(self, count: float) -> float | None:
         return count / self.spans if self.spans else None
 
     def clipped_token_share(self) -> float | None:
@@ -99,23 +99,23 @@ def report_of_micro_batch(
     counts = (spans.counts * (spans.advantages != 0)).double()  # (B,)
     span_counts = counts[spans.sequence_of_span]  # (S,)
     token_counts = counts[spans.sequence_of_token]  # (N,)
-    figures = (
-        loss.detach().double(),
-        token_counts.sum(),
-        span_counts.sum(),
-        counts.sum(),
-        (span_counts * weights.values).sum(),
-        (span_counts * weights.values.double().square()).sum(),
-        (span_counts * weights.limited).sum(),
-        (span_counts * weights.floored).sum(),
-        (token_counts * clipped).sum(),
-        (counts * ~weights.kept).sum(),
-        (counts * (spans.as_text & spans.foreign)).sum(),
-        (token_counts * entropies.detach()).sum(),
-        token_counts.new_zeros(()) if kl is None else kl.double().sum(),
-        (spans.counts * spans.lengths * ~spans.foreign).double().sum() * (kl is not None),
-    )
-    values: list[float] = torch.stack(figures).tolist()  # one transfer from the device instead of fourteen
+    figures = {
+        "loss": loss.detach().double(),
+        "tokens": token_counts.sum(),
+        "spans": span_counts.sum(),
+        "completions": counts.sum(),
+        "weights": (span_counts * weights.values).sum(),
+        "squared_weights": (span_counts * weights.values.double().square()).sum(),
+        "capped_spans": (span_counts * weights.limited).sum(),
+        "floored_spans": (span_counts * weights.floored).sum(),
+        "clipped_tokens": (token_counts * clipped).sum(),
+        "filtered_completions": (counts * ~weights.kept).sum(),
+        "text_completions": (counts * (spans.as_text & spans.foreign)).sum(),
+        "entropy": (token_counts * entropies.detach()).sum(),
+        "kl": token_counts.new_zeros(()) if kl is None else kl.double().sum(),
+        "kl_tokens": (spans.counts * spans.lengths * ~spans.foreign).double().sum() * (kl is not None),
+    }
+    values: list[float] = torch.stack(list(figures.values())).tolist()  # one transfer from the device, not fourteen
     sequence_ratios = span_sums(log_ratios, spans.sequence_of_span, len(spans.peers))  # (B,)
     by_peer: dict[str, tuple[float, int]] = {}
     by_sequence: list[tuple[float, float]] = []
@@ -127,21 +127,5 @@ def report_of_micro_batch(
         if not as_text:
             total, count = by_peer.get(peer, (0.0, 0))
             by_peer[peer] = (total + distance * times, count + round(times))
-    return ObjectiveReport(
-        loss=values[0],
-        tokens=round(values[1]),
-        spans=round(values[2]),
-        completions=round(values[3]),
-        weights=values[4],
-        squared_weights=values[5],
-        capped_spans=round(values[6]),
-        floored_spans=round(values[7]),
-        clipped_tokens=round(values[8]),
-        filtered_completions=round(values[9]),
-        text_completions=round(values[10]),
-        entropy=values[11],
-        kl=values[12],
-        kl_tokens=round(values[13]),
-        divergence=by_peer,
-        sequence_weights=by_sequence,
-    )
+    sums = dict(zip(figures, values, strict=True))
+    return ObjectiveReport(divergence=by_peer, sequence_weights=by_sequence, **sums)

@@ -43,35 +43,27 @@ from torch import Tensor
 
 from node.configuration import CorrectionName, ObjectiveSection
 from node.learner.objective.alignment import keep_mask, span_sums
-from node.learner.objective.spans import RaggedSpans
+from node.learner.objective.batch import RaggedSpans
 
 ICEPOP_RANGE: Final = (0.5, 5.0)
 MASKED_RANGE: Final = (0.5, 2.0)
 VETO_RATIO: Final = 1e-4
 SEQUENCE_MASK_NATS: Final = 0.5  # a token
+NOWHERE: Final = torch.zeros((), dtype=torch.bool)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """The weights of one micro-batch, and what determined them."""
+    """The weights of one micro-batch, and what determined them; what a correction makes of ratios has no floor yet."""
 
     values: Tensor  # (S,)
     limited: Tensor  # (S,) bool: truncated at a bound or masked out for the ratio
-    floored: Tensor  # (S,) bool: raised to the floor
     kept: Tensor  # (B,) bool: False where a filter, a mask or a veto takes the whole completion out
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Corrected:
-    """What a correction makes of ratios, before the floor."""
-
-    values: Tensor  # (S,)
-    limited: Tensor  # (S,) bool
-    kept: Tensor  # (B,) bool
+    floored: Tensor = NOWHERE  # (S,) bool: raised to the floor
 
 
 # (log ρ (S,), spans, ratio_cap, completions (B,) that a veto must spare) → weights
-Weigh = Callable[[Tensor, RaggedSpans, float, Tensor], Corrected]
+Weigh = Callable[[Tensor, RaggedSpans, float, Tensor], Weights]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +94,8 @@ def span_weights(
     """Returns the weights of one micro-batch, each finite; where ``divided_by_mean``, before that division."""
     correction = CORRECTIONS[section.correction]
     raised = spans.foreign & (spans.advantages > 0)  # (B,)
-    floors = _floors(spans, section) * raised  # (B,)
+    # c_low, at most the cap; 0 where there is no weight to raise
+    floors = min(section.ratio_floor, section.ratio_cap) * correction.weighted * raised.to(log_ratios.dtype)  # (B,)
     if correction.whole_completions:
         log_ratios = span_sums(log_ratios, spans.sequence_of_span, len(spans.peers))[spans.sequence_of_span]  # (S,)
     corrected = correction.weigh(log_ratios, spans, section.ratio_cap, floors > 0)
@@ -112,46 +105,32 @@ def span_weights(
     span_floors = floors[spans.sequence_of_span]  # (S,)
     low = (log_ratios <= 0) | (log_ratios.exp() < span_floors)
     floored = low & (corrected.values < span_floors)
-    return Weights(torch.where(floored, span_floors, corrected.values), corrected.limited, floored, kept)
+    return Weights(torch.where(floored, span_floors, corrected.values), corrected.limited, kept, floored)
 
 
-def _floors(spans: RaggedSpans, section: ObjectiveSection) -> Tensor:
-    """Returns c_low of each completion (B,), at most the cap; 0 where the correction has no weight to raise."""
-    if not CORRECTIONS[section.correction].weighted:
-        return torch.zeros_like(spans.advantages)
-    return torch.full_like(spans.advantages, min(section.ratio_floor, section.ratio_cap))
+def _one(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
+    return Weights(torch.ones_like(log_ratios), _none_limited(log_ratios), _all_kept(spans))
 
 
-def _one(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:
-    return Corrected(torch.ones_like(log_ratios), _none_limited(log_ratios), _all_kept(spans))
-
-
-def _truncated(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:
+def _truncated(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
     """min(ρ, C)"""
     ratios = log_ratios.exp()
-    return Corrected(ratios.clamp(max=cap), ratios > cap, _all_kept(spans))
+    return Weights(ratios.clamp(max=cap), ratios > cap, _all_kept(spans))
 
 
-def _icepop(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:
-    return _within(*ICEPOP_RANGE, log_ratios, spans)
+def _within(bounds: Callable[[float], tuple[float, float]]) -> Weigh:
+    """ρ·1[low ≤ ρ ≤ high]; ``bounds`` are low and high for a cap."""
+
+    def weigh(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
+        low, high = bounds(cap)
+        ratios = log_ratios.exp()
+        outside = (ratios < low) | (ratios > high)
+        return Weights(torch.where(outside, 0.0, ratios), outside, _all_kept(spans))
+
+    return weigh
 
 
-def _decoupled_ppo(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:
-    return _within(0.0, cap, log_ratios, spans)
-
-
-def _ppo_ewma(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:
-    return _within(1 / cap, cap, log_ratios, spans)
-
-
-def _within(low: float, high: float, log_ratios: Tensor, spans: RaggedSpans) -> Corrected:
-    """ρ·1[low ≤ ρ ≤ high]"""
-    ratios = log_ratios.exp()
-    outside = (ratios < low) | (ratios > high)
-    return Corrected(torch.where(outside, 0.0, ratios), outside, _all_kept(spans))
-
-
-def _clipped_or_vetoed(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:
+def _clipped_or_vetoed(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
     """ρ clipped to ``MASKED_RANGE``; 0 throughout a completion whose least ρ is below ``VETO_RATIO``."""
     ratios = log_ratios.exp()
     smallest = torch.full_like(spans.advantages, math.inf).scatter_reduce(
@@ -159,14 +138,14 @@ def _clipped_or_vetoed(log_ratios: Tensor, spans: RaggedSpans, cap: float, spare
     )  # (B,)
     kept = (smallest >= VETO_RATIO) | spared
     clipped = ratios.clamp(*MASKED_RANGE)
-    return Corrected(torch.where(kept[spans.sequence_of_span], clipped, 0.0), clipped != ratios, kept)
+    return Weights(torch.where(kept[spans.sequence_of_span], clipped, 0.0), clipped != ratios, kept)
 
 
-def _sequence_mask(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:
+def _sequence_mask(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
     """1, or 0 throughout a completion with A < 0 whose mean log μ − log π is above ``SEQUENCE_MASK_NATS``."""
     distance = -span_sums(log_ratios, spans.sequence_of_span, len(spans.lengths)) / spans.lengths  # (B,) nats a token
     kept = (spans.advantages >= 0) | (distance <= SEQUENCE_MASK_NATS)
-    return Corrected(kept[spans.sequence_of_span].to(log_ratios.dtype), _none_limited(log_ratios), kept)
+    return Weights(kept[spans.sequence_of_span].to(log_ratios.dtype), _none_limited(log_ratios), kept)
 
 
 def _none_limited(log_ratios: Tensor) -> Tensor:
@@ -185,10 +164,10 @@ CORRECTIONS: Final[Mapping[CorrectionName, Correction]] = MappingProxyType(
         "f_tis": Correction(_truncated, filtered=True, other_tokenizers_as_text=True),
         "token_tis": Correction(_truncated),
         "sequence_tis": Correction(_truncated, whole_completions=True),
-        "icepop": Correction(_icepop),
+        "icepop": Correction(_within(lambda cap: ICEPOP_RANGE)),
         "masked_is": Correction(_clipped_or_vetoed, divided_by_mean=True),
         "sequence_mask": Correction(_sequence_mask, weighted=False, of_current_policy=True),
-        "decoupled_ppo": Correction(_decoupled_ppo),
-        "ppo_ewma": Correction(_ppo_ewma, averages_proximal=True),
+        "decoupled_ppo": Correction(_within(lambda cap: (0.0, cap))),
+        "ppo_ewma": Correction(_within(lambda cap: (1 / cap, cap)), averages_proximal=True),
     }
 )

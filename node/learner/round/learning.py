@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from node.configuration import Config
 from node.engines.engine import Engine
-from node.learner.answers.imitation import IMITATION_RATE, of_others
+from node.learner.answers.right_answers import IMITATION_RATE, of_others
 from node.learner.foreign.candidates import ForeignCandidates, VerifiedGroup
 from node.learner.influence.guard import Guard
 from node.learner.memory.phases import PhaseRunner
@@ -29,28 +29,24 @@ from node.learner.steps.step import BatchReport
 from node.tasks.task import Task
 
 
+@dataclass(eq=False)
 class RoundLearning:
-    """The learning of one learner. Only the learner's thread may call it."""
+    """The learning of one learner. Only the learner's thread may call it.
 
-    def __init__(
-        self,
-        config: Config,
-        tasks: Mapping[str, Task],
-        state: LearnerState,
-        engine: Engine,
-        foreign: ForeignCandidates,
-        guard: Guard,
-        early: EarlyLearning,
-        steps: BatchSteps,
-        phases: PhaseRunner,
-        *,
-        release: Callable[[], None],
-        draws: Callable[[str, int], random.Random],
-    ) -> None:
-        """``release`` gives back what the engine holds; ``draws`` are a round's random numbers for one purpose."""
-        self._config, self._tasks, self._state, self._engine = config, tasks, state, engine
-        self._foreign, self._guard, self._early = foreign, guard, early
-        self._steps, self._phases, self._release, self._draws = steps, phases, release, draws
+    ``release`` gives back what the engine holds; ``draws`` are a round's random numbers for one purpose.
+    """
+
+    config: Config
+    tasks: Mapping[str, Task]
+    state: LearnerState
+    engine: Engine
+    foreign: ForeignCandidates
+    guard: Guard
+    early: EarlyLearning
+    steps: BatchSteps
+    phases: PhaseRunner
+    release: Callable[[], None]
+    draws: Callable[[str, int], random.Random]
 
     def learn(self, scored: ScoredRound, record: RoundRecord) -> tuple[BatchReport, list[VerifiedGroup]]:
         """Takes one optimizer step on own and foreign groups, and on own right answers of earlier rounds; then further
@@ -58,26 +54,26 @@ class RoundLearning:
 
         Returns also the groups of others that the first step learnt from.
         """
-        objective, state = self._config.objective, self._state
+        objective, state = self.config.objective, self.state
         own, verified = scored.own, scored.verified
         if not own:
-            self._early.drop()  # what was begun on is not to be learnt from
+            self.early.drop()  # what was begun on is not to be learnt from
         theirs = [group.rewards for group in verified] if objective.research.foreign_advantage == "group" else []
         rule = AdvantageRule.of(objective.research.advantage, [*(scores.rewards for _, scores in own), *theirs])
-        early = self._early.groups
+        early = self.early.groups
         late = own[len(early) :]
         own_batch = [*early, *(own_training_group(each, scores.rewards, objective, rule) for each, scores in late)]
-        foreign_batch = self._foreign.training_groups(verified, rule, state.success.of)
+        foreign_batch = self.foreign.training_groups(verified, rule, state.success.of)
         from_peers = [(each.foreign.peer, group) for each, group in zip(verified, foreign_batch, strict=True)]
-        foreign_batch = self._guard.shaped(state.round + 1, own_batch, from_peers)
-        self._foreign.report_use(verified, foreign_batch, record.foreign)
+        foreign_batch = self.guard.shaped(state.round + 1, own_batch, from_peers)
+        self.foreign.report_use(verified, foreign_batch, record.foreign)
         for group in foreign_batch:
-            self._engine.remember(group.prompt_ids, [each.token_ids.tolist() for each in group.completions])
+            self.engine.remember(group.prompt_ids, [each.token_ids.tolist() for each in group.completions])
         record.own_groups_informative = sum(1 for group in own_batch if group.informative)
-        draws = self._draws("rehearse", state.round)
-        seen_again = state.rehearsal.drawn(len(own), list(self._tasks), state.success, draws)
+        draws = self.draws("rehearse", state.round)
+        seen_again = state.rehearsal.drawn(len(own), list(self.tasks), state.success, draws)
         rest = [*own_batch[len(early) :], *foreign_batch, *(group for _, group in seen_again)]
-        learnt = self._steps.take(rest, self._phases, self._release, begun=self._early.begun)
+        learnt = self.steps.take(rest, self.phases, self.release, begun=self.early.begun)
         for rollout, scores in own:
             state.rehearsal.remember(rollout, scores.rewards)
         record.foreign_completions = learnt.foreign_completions
@@ -89,10 +85,10 @@ class RoundLearning:
             sources += [(task, SELF) for task, _ in seen_again]
             masses += [(*source, mass) for source, mass in zip(sources, learnt.masses, strict=True)]
             taught = [each for each, mass in zip(verified, learnt.masses[len(own) :], strict=False) if mass > 0]
-        if self._config.learner.foreign_groups == "auto":
+        if self.config.learner.foreign_groups == "auto":
             learnt = replace(learnt, further_steps=self._imitate(own_batch, masses))
             for each, group in zip(verified, foreign_batch, strict=True):
-                if self._guard.may_teach_again(each.foreign.peer):
+                if self.guard.may_teach_again(each.foreign.peer):
                     state.imitation.remember(each.prompt.ref.task, group)
         record.learnt_from(masses)
         return learnt, taught
@@ -100,20 +96,20 @@ class RoundLearning:
     def _imitate(self, own_batch: Sequence[TrainingGroup], masses: list[tuple[str, str, float]]) -> int:
         """Takes steps on remembered right answers of peers, and on own ones beside them; returns how many. Adds what
         each answer weighed to ``masses``: class, peer, mass."""
-        state, taken = self._state, 0
+        state, taken = self.state, 0
         lessons = state.imitation.lessons(
             state.rehearsal,
-            list(self._tasks),
+            list(self.tasks),
             state.success,
-            self._guard.may_teach_again,
-            self._steps.whole_batch,
-            self._draws("imitate", state.round),
+            self.guard.may_teach_again,
+            self.steps.whole_batch,
+            self.draws("imitate", state.round),
         )
         for lesson in lessons:
-            groups = self._guard.shaped_again(state.round + 1, own_batch, of_others(lesson))
+            groups = self.guard.shaped_again(state.round + 1, own_batch, of_others(lesson))
             own = [(task, peer, group) for task, peer, group in lesson if peer == SELF]
             batch = [*(group for _, _, group in own), *groups]
-            report = self._steps.take(batch, self._phases, self._release, rate=IMITATION_RATE)
+            report = self.steps.take(batch, self.phases, self.release, rate=IMITATION_RATE)
             if report.step is not None and report.step.taken:
                 taken += 1
                 sources = [*own, *(each for each in lesson if each[1] != SELF)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Evaluated, Event, PhaseBegan
@@ -11,35 +12,33 @@ from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import Persistence
 
 
+@dataclass(eq=False)
 class Measuring:
-    """Measures one learner. Only the learner's thread may call it."""
+    """Measures one learner. Only the learner's thread may call it.
 
-    def __init__(
-        self,
-        evaluation: EvaluationWhileTraining | None,
-        persistence: Persistence | None,
-        phases: PhaseRunner,
-        report: Callable[[Event], None],
-        clock: Callable[[], float],
-    ) -> None:
-        """Without ``evaluation`` nothing is ever measured; without ``persistence`` no best weights are kept."""
-        self._evaluation, self._persistence, self._phases = evaluation, persistence, phases
-        self._report, self._clock = report, clock
+    Without ``evaluation`` nothing is ever measured; without ``persistence`` no best weights are kept.
+    """
+
+    evaluation: EvaluationWhileTraining | None
+    persistence: Persistence | None
+    phases: PhaseRunner
+    report: Callable[[Event], None]
+    clock: Callable[[], float]
 
     def after_round(self, state: LearnerState) -> None:
-        evaluation = self._evaluation
+        evaluation = self.evaluation
         if evaluation is None or not evaluation.is_due(state.round):
             return
-        began = self._clock()
-        self._report(PhaseBegan(time_seconds=began, round=state.round + 1, phase="evaluate"))
-        measured = self._phases.attempt("evaluate", lambda: evaluation.measure(state.round))
+        began = self.clock()
+        self.report(PhaseBegan(time_seconds=began, round=state.round + 1, phase="evaluate"))
+        measured = self.phases.attempt("evaluate", lambda: evaluation.measure(state.round))
         if measured is None:
             return
         state.evaluation = measured
-        best = self._persistence.best_after(measured) if self._persistence is not None else measured
-        self._report(
+        best = self.persistence.best_after(measured) if self.persistence is not None else measured
+        self.report(
             Evaluated(
-                time_seconds=self._clock(),
+                time_seconds=self.clock(),
                 round=state.round,
                 policy_version=state.policy_version,
                 prompts=measured.prompts,
@@ -48,6 +47,6 @@ class Measuring:
                 validation=measured.validation,
                 best_round=best.round,
                 best_reward=best.reward,
-                seconds=self._clock() - began,
+                seconds=self.clock() - began,
             )
         )

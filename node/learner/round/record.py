@@ -68,10 +68,6 @@ class RoundRecord:
     reward: float = 0.0
     gradient_mass_by_task: dict[str, dict[str, float]] = field(default_factory=dict)  # then by peer
 
-    def lap(self, phase: str) -> float:
-        """Ends ``phase``; returns its seconds."""
-        return self.watch.lap(phase)
-
     def incoming(self, incoming: Incoming) -> None:
         """Takes what arrived, and what was decided on the groups that are not used."""
         self.bytes_fetched = incoming.bytes_fetched
@@ -124,11 +120,10 @@ class RoundRecord:
 
     def count_in(self, state: LearnerState, rewards_by_task: Mapping[str, Sequence[float]]) -> None:
         """Counts the round in the learner's state; ``rewards_by_task`` are those by which its success is known."""
-        state.advance(
-            rewards_by_task,
-            tokens_generated=self.tokens_generated,
-            groups_shared=self.groups_shared,
-            foreign_groups_used=self.foreign.used,
-            foreign_completions=self.foreign_completions,
-            bytes_fetched=self.bytes_fetched,
-        )
+        state.round += 1
+        state.tokens_generated += self.tokens_generated
+        state.groups_shared += self.groups_shared
+        state.foreign_groups_used += self.foreign.used
+        state.foreign_completions += self.foreign_completions
+        state.bytes_fetched += self.bytes_fetched
+        state.success.observe(rewards_by_task)

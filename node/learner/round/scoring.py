@@ -1,4 +1,5 @@
-"""Own and foreign completions of a round, scored together: rewards, and which claims of peers hold."""
+"""Own and foreign completions of a round, scored together: rewards, which claims of peers hold, and which own groups
+others get."""
 
 from __future__ import annotations
 
@@ -6,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
+from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, RewardScorer
-from node.learner.generation.own_rollouts import Rollout, scoring_item
+from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of, scoring_item, worth_sharing
 from node.learner.round.record import RoundRecord
 from node.learner.steps.early_learning import EarlyLearning
+from node.policy.policy import Policy
 from node.tasks.scorer import Scores
 
 ScoredRollout = tuple[Rollout, Scores]
@@ -56,3 +59,14 @@ class RoundScoring:
         found = ScoredRound(scored, (*scored, *generated.dropped), tuple(verified))
         record.rewards(found.rewards_by_task(), [scores for _, scores in found.everything])
         return found
+
+
+def share(scored: ScoredRound, intake: RolloutIntake, policy: Policy, most: int) -> int:
+    """Announces at most ``most`` groups that may help others; returns how many."""
+    if not intake.calls.may_share():
+        return 0
+    own = [(rollout, scores.rewards) for rollout, scores in scored.everything if can_be_shared(rollout, policy.tokens)]
+    chosen = worth_sharing([rewards for _, rewards in own], [rollout.prompt.ref.task for rollout, _ in own], most)
+    if chosen:
+        intake.share([group_of(*own[i], policy.tokens, family=policy.family) for i in chosen])
+    return len(chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from node.averaging.guard import OwnGroup
 from node.averaging.weight_averager import WeightAverager
@@ -17,47 +18,42 @@ from node.learner.steps.optimizer import MasterAdamW
 from node.learner.steps.undo import copy_within
 
 
+@dataclass(eq=False)
 class TakingBack:
     """Takes back harm for one learner. Only the learner's thread may call it."""
 
-    def __init__(
-        self,
-        state: LearnerState,
-        guard: Guard,
-        averager: WeightAverager | None,
-        optimizer: MasterAdamW,
-        others: OtherPolicies,
-        phases: PhaseRunner,
-        report: Callable[[Event], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._state, self._guard, self._averager = state, guard, averager
-        self._optimizer, self._others, self._phases = optimizer, others, phases
-        self._report, self._clock = report, clock
+    state: LearnerState
+    guard: Guard
+    averager: WeightAverager | None
+    optimizer: MasterAdamW
+    others: OtherPolicies
+    phases: PhaseRunner
+    report: Callable[[Event], None]
+    clock: Callable[[], float]
 
     def averaging(self, scored: ScoredRound) -> bool:
         """Returns whether own rewards show that the last outer step did harm, and it is taken back."""
-        if self._averager is None:
+        if self.averager is None:
             return False
         groups = [OwnGroup(r.prompt.ref.task, r.oldest_version, scores.rewards) for r, scores in scored.everything]
-        return self._averager.take_back_if_harmful(self._state, groups)
+        return self.averager.take_back_if_harmful(self.state, groups)
 
     def learning(self, scored: ScoredRound) -> bool:
         """Returns whether own success shows that learning from others did harm, and earlier weights are back. Call it
         once the state counts the round."""
-        state = self._state
-        harm = self._guard.after_round(
+        state = self.state
+        harm = self.guard.after_round(
             state.round,
             [(rollout.prompt.ref.task, scores.rewards) for rollout, scores in scored.everything],
-            lambda oldest: self._phases.attempt(
-                "checkpoint", lambda: copy_within(HARM_COPIED_WEIGHTS, self._optimizer, self._others, oldest)
+            lambda oldest: self.phases.attempt(
+                "checkpoint", lambda: copy_within(HARM_COPIED_WEIGHTS, self.optimizer, self.others, oldest)
             ),
         )
         if harm is None:
             return False
         if not harm.suspected or harm.weights_of_round is not None:
             state.imitation.forget(harm.peers)  # answers of peers that are only suspected rest until these are proven
-        self._report(Fault(time_seconds=self._clock(), kind="harm", detail=str(harm), round=state.round, fatal=False))
+        self.report(Fault(time_seconds=self.clock(), kind="harm", detail=str(harm), round=state.round, fatal=False))
         if harm.weights_of_round is None:
             return False
         state.averaging.passed()  # an outer step on trial is not to be taken back from other weights

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from node.configuration import LearnerSection, ObjectiveSection, PolicySection
-from node.learner.memory.freed_tensors import return_freed_tensors
+from node.learner.memory.device_memory import return_freed_tensors
 from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.sharding.messages import (
@@ -20,11 +20,10 @@ from node.learner.sharding.messages import (
     Put,
     TakeSteps,
 )
-from node.learner.sharding.model import reshard, shard_network
-from node.learner.sharding.process_group import DeviceGroup, share_processors
+from node.learner.sharding.process_group import DeviceGroup, reshard, shard_network, share_processors
 from node.learner.sharding.sharded_adamw import ShardRows
 from node.learner.steps.optimizer import MasterAdamW
-from node.learner.steps.step import BegunStep, begin_step, steps_of
+from node.learner.steps.step import BegunStep, OptimizerSteps
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
 
@@ -49,17 +48,21 @@ class Device:
             adapted_parameters=adapted_parameters,
             sums=self._group.sums,
         )
-        self._objective = ObjectiveSection.model_validate(start.objective)
-        self._others = OtherPolicies(trained, self._objective)
+        objective = ObjectiveSection.model_validate(start.objective)
+        others = OtherPolicies(trained, objective)
+        self._steps = OptimizerSteps(self._network, self._optimizer, objective, others, self._group)
         self._begun = BegunStep()
         self._rows = ShardRows(self._group, trained, self._optimizer)
 
     def do(self, task: DeviceTask) -> None:
         match task:
             case TakeSteps():
-                self._take_steps(task)
+                begun, self._begun = self._begun, BegunStep()
+                self._steps.take(task.task, begun)
+                reshard(self._network)
             case BeginSteps():
-                self._begin_steps(task)
+                self._steps.begin(self._begun, task.task)
+                reshard(self._network)
             case DropBegun():
                 self._begun.clear()
                 self._optimizer.drop_gradients()
@@ -69,13 +72,3 @@ class Device:
                 self._rows.give(task.name)
             case Put():
                 self._rows.take(task)
-
-    def _take_steps(self, message: TakeSteps) -> None:
-        begun, self._begun = self._begun, BegunStep()
-        steps_of(message.task, self._network, self._optimizer, self._objective, self._others, self._group, begun)
-        reshard(self._network)
-
-    def _begin_steps(self, message: BeginSteps) -> None:
-        task, group = message.task, self._group
-        begin_step(self._begun, self._network, self._optimizer, task, self._objective, self._others, group)
-        reshard(self._network)

@@ -2,13 +2,20 @@
 
 Numbers and tensors in main memory go over gloo, weights and gradients on NVIDIA cards over NCCL. The processes meet in
 a file of the data directory, which is open to its owner alone, and speak over the loopback interface.
+
+A network is in shards by torch's own FSDP2 (``torch.distributed.fsdp.fully_shard``). Of every parameter each device
+holds the rows that ``rows_of`` names. A layer's weights are gathered when it runs, in the forward and in the backward
+pass, and its gradients are summed in float32 onto the devices that hold the rows. Two groups stay whole from the first
+use in a pass to the end of its backward pass: embedding and head, which the objective uses outside of the model's own
+forward pass, and the last norm. Layers must be recomputed in the backward pass (``PassSettings.recompute``): then a
+layer's gradient is there, and can be reduced, as soon as it has run backward.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -18,11 +25,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from node.learner.objective.forward import Network
 from node.learner.objective.report import ObjectiveReport
+from node.learner.steps.devices import Devices
 
 SILENT_SECONDS: Final = 600.0  # that one device waits for another, in a pass; then its process ends
 _LOOPBACK: Final = "lo0" if sys.platform == "darwin" else "lo"
+_REDUCED = MixedPrecisionPolicy(reduce_dtype=torch.float32)
 
 
 def share_processors(device: torch.device, count: int) -> None:
@@ -31,7 +42,7 @@ def share_processors(device: torch.device, count: int) -> None:
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
 
 
-class DeviceGroup:
+class DeviceGroup(Devices):
     """This process's place among them. All but the properties must be called by all processes in the same order."""
 
     def __init__(self, meeting: Path, rank: int, count: int, device: torch.device) -> None:
@@ -93,3 +104,28 @@ class DeviceGroup:
 
 def _as_bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def shard_network(network: Network, devices: DeviceMesh) -> None:
+    """Puts the network's parameters in shards, onto ``devices``; from now on all of them must run it in step.
+
+    A gradient is the sum over all devices.
+    """
+    for layer in network.layers:
+        fully_shard(layer, mesh=devices, mp_policy=_REDUCED)
+    embedding: torch.nn.Module = network.body.get_input_embeddings()  # type: ignore[operator]
+    fully_shard([embedding, network.head], mesh=devices, mp_policy=_REDUCED, reshard_after_forward=False)
+    fully_shard(network.body, mesh=devices, mp_policy=_REDUCED)
+    for module in _groups(network):
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)
+
+
+def reshard(network: Network) -> None:
+    """Frees what is whole after passes without a gradient. Without it the next pass would use the weights of now."""
+    for module in _groups(network):
+        module.reshard()
+
+
+def _groups(network: Network) -> Iterator[FSDPModule]:
+    return (module for module in network.body.modules() if isinstance(module, FSDPModule))

@@ -16,8 +16,8 @@ from torch import Tensor
 from node.configuration import LearnerSection
 from node.learner.sharding.messages import DeviceTask, Gather, Prepare, Put
 from node.learner.sharding.process_group import DeviceGroup
+from node.learner.steps.gradients import rows_of, shard_of
 from node.learner.steps.optimizer import MasterAdamW
-from node.learner.steps.shards import rows_of, shard_of
 from node.policy.whole_tensors import TensorKind, WholeTensors
 
 What = Literal["weights", "state"]

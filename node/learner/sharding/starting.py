@@ -5,28 +5,87 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from node.configuration import Config
 from node.events import Event, Fault
 from node.learner.objective.forward import Network
+from node.learner.objective.report import ObjectiveReport
 from node.learner.sharding.device_processes import DeviceProcesses
-from node.learner.sharding.learner_devices import LearnerDevices, ShardedPolicy
-from node.learner.sharding.messages import DeviceStart
-from node.learner.sharding.model import shard_network
-from node.learner.sharding.process_group import DeviceGroup, share_processors
+from node.learner.sharding.messages import BeginSteps, DeviceStart, DropBegun, TakeSteps
+from node.learner.sharding.process_group import DeviceGroup, reshard, shard_network, share_processors
 from node.learner.sharding.sharded_adamw import ShardedAdamW
+from node.learner.steps.devices import LeadingDevice, StepTask
 from node.learner.steps.optimizer import MasterAdamW
 from node.policy.device import choose_device
+from node.policy.device_faults import detail_of, is_out_of_memory
 from node.policy.policy import Policy
+from node.policy.whole_tensors import WholeTensors
 from protocol.errors import AcceleratorError, ConfigurationError
 from swarm.exit_codes import ExitCode
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedPolicy(Policy):
+    """A policy whose weights are divided among the devices. Only ``LearnerDevices`` runs its model."""
+
+    whole: Callable[[], WholeTensors] = field(kw_only=True)
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return self.whole()
+
+
+class LearnerDevices(LeadingDevice):
+    """The learner on several devices, which is the first of them."""
+
+    def __init__(
+        self, group: DeviceGroup, network: Network, processes: DeviceProcesses, ran_out: Callable[[], None]
+    ) -> None:
+        """``ran_out`` is called when memory ran out in a step on this device."""
+        self._group, self._network, self._processes, self._ran_out = group, network, processes, ran_out
+        self.rank, self.count = group.rank, group.count
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        return self._group.sums(values)
+
+    def added(self, report: ObjectiveReport) -> ObjectiveReport:
+        return self._group.added(report)
+
+    def taking(self, task: StepTask) -> AbstractContextManager[None]:
+        return self._all_doing(TakeSteps(task))
+
+    def beginning(self, task: StepTask) -> AbstractContextManager[None]:
+        return self._all_doing(BeginSteps(task))
+
+    def drop_begun(self) -> None:
+        self._processes.tell(DropBegun())
+
+    @contextmanager
+    def _all_doing(self, message: TakeSteps | BeginSteps) -> Iterator[None]:
+        """Within the context all devices do what ``message`` says.
+
+        Whatever fails there leaves the others in the middle of it, so nothing is repeated in this process: raises
+        ``AcceleratorError``.
+        """
+        self._processes.tell(message)
+        try:
+            yield
+        except Exception as error:
+            if is_out_of_memory(error):
+                self._ran_out()
+            raise AcceleratorError(
+                f"a step on {self.count} devices failed ({detail_of(error)}): the learner is started again from its "
+                "last checkpoint, on all of them"
+            ) from error
+        reshard(self._network)
 
 
 def device_of(kind: str, rank: int) -> torch.device:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from node.averaging import rules
 from node.averaging.guard import AveragingGuard
 from node.evaluation.held_out import HeldOutReward
 from node.learner.allocation.success import SuccessTracker
-from node.learner.answers.imitation import Imitation
-from node.learner.answers.rehearsal import Rehearsal
+from node.learner.answers.right_answers import Imitation, Rehearsal
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.influence.guard import InfluenceState
 
@@ -35,22 +33,3 @@ class LearnerState:
     rehearsal: Rehearsal = field(default_factory=Rehearsal)
     imitation: Imitation = field(default_factory=Imitation)
     evaluation: HeldOutReward | None = None  # the newest, of the weights after the round that it names
-
-    def advance(
-        self,
-        rewards_by_task: Mapping[str, Sequence[float]],
-        *,
-        tokens_generated: int,
-        groups_shared: int,
-        foreign_groups_used: int,
-        foreign_completions: int,
-        bytes_fetched: int,
-    ) -> None:
-        """Counts one more round, with what it did."""
-        self.round += 1
-        self.tokens_generated += tokens_generated
-        self.groups_shared += groups_shared
-        self.foreign_groups_used += foreign_groups_used
-        self.foreign_completions += foreign_completions
-        self.bytes_fetched += bytes_fetched
-        self.success.observe(rewards_by_task)

@@ -26,8 +26,7 @@ from node.configuration import Config
 from node.evaluation.held_out import HeldOutReward
 from node.events import CheckpointSaved, Event, NotSaved
 from node.learner.allocation.success import SuccessTracker
-from node.learner.answers.imitation import Imitation
-from node.learner.answers.rehearsal import Rehearsal
+from node.learner.answers.right_answers import Imitation, Rehearsal
 from node.learner.generation.unfinished import restored_unfinished, snapshot_of_unfinished
 from node.learner.influence.guard import InfluenceState
 from node.learner.memory.phases import PhaseRunner
@@ -43,6 +42,10 @@ from protocol.errors import ConfigurationError, StorageError
 LAST_RETRY_SECONDS: Final = 2.0  # between two attempts to write the state at the end of a run
 STATE_BYTES: Final = 1 << 20  # of a checkpoint's two JSON files, about
 MOST_COUNTED: Final = 2**62  # the protocol's counters end at 2⁶³ − 1
+COUNTERS: Final = (
+    "policy_version", "tokens_generated", "groups_shared", "foreign_groups_used", "foreign_completions",
+    "bytes_fetched", "outer_round",
+)  # fmt: skip
 
 
 SnapshotInputs = tuple[LearnerState, Mapping[str, Any]]  # with the position of the replay pool
@@ -190,19 +193,12 @@ def snapshot_of(
     if state.outer is not None:
         tensors |= rules.averaging_snapshot(state.outer)
     tensors |= state.averaging.tensors()
-    record = {
-        "policy_version": state.policy_version,
-        "tokens_generated": state.tokens_generated,
-        "groups_shared": state.groups_shared,
-        "foreign_groups_used": state.foreign_groups_used,
+    record = {name: getattr(state, name) for name in COUNTERS} | {
         "steps_skipped": optimizer.steps_skipped,
-        "foreign_completions": state.foreign_completions,
-        "bytes_fetched": state.bytes_fetched,
-        "success": state.success.snapshot(),
+        "success": msgspec.to_builtins(state.success),
         "unfinished": unfinished,
-        "outer_round": state.outer_round,
         "averaging": state.averaging.snapshot(),
-        "influence": state.influence.snapshot(),
+        "influence": msgspec.to_builtins(state.influence, str_keys=True),
         "rehearsal": state.rehearsal.snapshot(),
         "imitation": state.imitation.snapshot(),
         EVALUATION: msgspec.to_builtins(state.evaluation),
@@ -236,7 +232,7 @@ def restore(
         state, steps_skipped = _state_of(snapshot, policy), int(snapshot.state["steps_skipped"])
         pool_position = snapshot.state["pool"]
         restore_random_state(snapshot.tensors)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, msgspec.ValidationError) as error:
         raise StorageError(
             f"{newest.path} holds no state that a run can continue from ({type(error).__name__}: {error})"
         ) from error
@@ -264,27 +260,15 @@ def _state_of(snapshot: Snapshot, policy: Policy) -> LearnerState:
     saved = snapshot.state
     return LearnerState(
         round=_count(snapshot.round),
-        policy_version=_count(saved["policy_version"]),
-        tokens_generated=_count(saved["tokens_generated"]),
-        groups_shared=_count(saved["groups_shared"]),
-        foreign_groups_used=_count(saved["foreign_groups_used"]),
-        foreign_completions=_count(saved.get("foreign_completions", 0)),
-        bytes_fetched=_count(saved.get("bytes_fetched", 0)),
-        success=SuccessTracker.restored(saved["success"]),
-        unfinished=tuple(
-            group
-            for group in restored_unfinished(snapshot.tensors, saved.get("unfinished", []))
-            if all(
-                policy.tokens.knows(each.token_ids) for each in group.progress.sequences
-            )  # padding's ids: earlier nodes
-        ),
+        **{name: _count(saved[name]) for name in COUNTERS},
+        success=msgspec.convert(saved["success"], SuccessTracker),
+        unfinished=restored_unfinished(snapshot.tensors, saved["unfinished"]),
         outer=rules.restore_averaging(snapshot.tensors, policy.trainable()),
-        averaging=AveragingGuard.restored(saved.get("averaging", {}), snapshot.tensors, policy.trainable()),
-        outer_round=_count(saved.get("outer_round", 0)),
-        evaluation=msgspec.convert(saved.get(EVALUATION), HeldOutReward | None),
-        influence=InfluenceState.restored(saved.get("influence")),
-        rehearsal=Rehearsal.restored(saved.get("rehearsal", {})),
-        imitation=Imitation.restored(saved.get("imitation", {})),
+        averaging=AveragingGuard.restored(saved["averaging"], snapshot.tensors, policy.trainable()),
+        evaluation=msgspec.convert(saved[EVALUATION], HeldOutReward | None),
+        influence=msgspec.convert(saved["influence"], InfluenceState, str_keys=True),
+        rehearsal=Rehearsal.restored(saved["rehearsal"]),
+        imitation=Imitation.restored(saved["imitation"]),
     )
 
 

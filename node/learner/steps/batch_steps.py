@@ -1,7 +1,7 @@
 """The optimizer steps of one learner on a batch of groups: in passes that fit its devices, all of the steps or none.
 
-``step.optimizer_steps`` is the arithmetic; here is what it takes from the learner (settings, network, optimizer,
-devices), and what follows where memory runs out in it.
+``step.OptimizerSteps`` is the arithmetic; here is what it takes from the learner's settings, and what follows where
+memory runs out in it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from node.fit.candidates import CHUNK_TOKENS
 from node.fit.fitted import Sizes
 from node.learner.memory.phases import PhaseRunner
 from node.learner.objective.batch import TrainingGroup
-from node.learner.objective.forward import Network
+from node.learner.objective.forward import Network, PassSettings
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.steps.devices import LeadingDevice, StepTask
 from node.learner.steps.optimizer import MasterAdamW
-from node.learner.steps.step import BatchReport, BegunStep, begin_step, steps_of
+from node.learner.steps.step import BatchReport, BegunStep, OptimizerSteps
 from node.learner.steps.undo import steps_or_nothing
 
 
@@ -40,7 +39,8 @@ class BatchSteps:
         self.passes = passes  # replaced when memory runs out
         self.whole_batch = config.learner.own_groups * config.learner.completions  # what a round generates
         self._objective, self._temperature = config.objective, config.engine.temperature
-        self._network, self._optimizer, self._others, self._devices = network, optimizer, others, devices
+        self._optimizer, self._others, self._devices = optimizer, others, devices
+        self._steps = OptimizerSteps(network, optimizer, config.objective, others, devices)
         self._max_new_tokens = max_new_tokens
 
     def use(self, sizes: Sizes) -> None:
@@ -71,9 +71,7 @@ class BatchSteps:
         def taken() -> BatchReport:
             task = self._task(groups, rate)
             with self._devices.taking(task):
-                return steps_of(
-                    task, self._network, self._optimizer, self._objective, self._others, self._devices, begun
-                )
+                return self._steps.take(task, begun)
 
         if self._devices.count > 1:
             return taken()
@@ -83,7 +81,7 @@ class BatchSteps:
         """Adds the gradient of ``groups`` to ``begun``, for steps that are taken later."""
         task = self._task(groups)
         with self._devices.beginning(task):
-            begin_step(begun, self._network, self._optimizer, task, self._objective, self._others, self._devices)
+            self._steps.begin(begun, task)
 
     def drop_begun(self) -> None:
         """Drops the gradient of what was begun, on all devices."""

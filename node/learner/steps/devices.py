@@ -1,7 +1,8 @@
 """The devices that take an optimizer step together: how a batch is divided, and what they must agree on.
 
-Every device runs ``step.optimizer_steps`` on the same groups. Of the micro-batches each has its own; what is decided
-from the whole batch (report, learning rate, the gradient's norm) is summed over all devices first, and equal on all.
+Every device runs ``step.OptimizerSteps.take`` on the same groups. Of the micro-batches each has its own; what is
+decided from the whole batch (report, learning rate, the gradient's norm) is summed over all devices first, and equal on
+all.
 
 The devices run a model's body in step, since each of its layers is gathered from all of them. So each gets as many
 micro-batches as the others, and where there is none for it, ``IDLE``; all of them call the body equally often.
@@ -12,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
-from node.learner.objective.forward import MicroBatch
-from node.learner.objective.pass_settings import PassSettings
+from node.learner.objective.forward import MicroBatch, PassSettings
 from node.learner.objective.report import ObjectiveReport
 
 IDLE: Final = MicroBatch(
@@ -46,61 +46,37 @@ class StepTask:
     rate: float = 1.0
 
 
-class Devices(Protocol):
-    @property
-    def rank(self) -> int:
-        """Which of the devices this is, from 0."""
-        ...
+class Devices:
+    """The devices that learn, as one of them sees them; this class is that of a device which learns alone."""
 
-    @property
-    def count(self) -> int: ...
+    rank: int = 0  # which of the devices this is
+    count: int = 1
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Returns the sum of each value over all devices, the same to the bit on all. All call it in step."""
-        ...
+        return list(values)
 
     def added(self, report: ObjectiveReport) -> ObjectiveReport:
         """Returns the sum of all devices' reports, in the order of their ranks. All call it in step."""
-        ...
+        return report
 
 
-class LeadingDevice(Devices, Protocol):
+class LeadingDevice(Devices):
     """The device of the learner itself, which tells the others what to do."""
 
     def taking(self, task: StepTask) -> AbstractContextManager[None]:
         """Returns a context within which all devices take the steps of ``task``, this one by its own call."""
-        ...
+        return nullcontext()
 
     def beginning(self, task: StepTask) -> AbstractContextManager[None]:
-        """The same for ``step.begin_step``: the groups of ``task`` are part of the next steps that are taken."""
-        ...
+        """The same for ``OptimizerSteps.begin``: the groups of ``task`` are part of the next steps that are taken."""
+        return nullcontext()
 
     def drop_begun(self) -> None:
         """Lets the other devices drop what was begun, this one does it itself."""
-        ...
 
 
-class _OneDevice:
-    rank = 0
-    count = 1
-
-    def taking(self, task: StepTask) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def beginning(self, task: StepTask) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def drop_begun(self) -> None:
-        return
-
-    def sums(self, values: Sequence[float]) -> list[float]:
-        return list(values)
-
-    def added(self, report: ObjectiveReport) -> ObjectiveReport:
-        return report
-
-
-ONE_DEVICE: Final[LeadingDevice] = _OneDevice()
+ONE_DEVICE: Final = LeadingDevice()
 
 
 def divided(micro_batches: Sequence[MicroBatch], devices: Devices) -> list[MicroBatch]:

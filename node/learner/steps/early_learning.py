@@ -3,8 +3,8 @@ arXiv 2511.18871).
 
 The policy does not change within a round, so the gradient of a group can be computed as soon as the group has ended;
 gradients add up, and the optimizer steps once, when the round's groups and those of others are there. So the round
-stays what it is up to rounding (``step.begin_step``). It takes memory for both at a time, and pays only where learner
-and engine have a device each: on one they slow each other down by as much (docs/engines.md).
+stays what it is up to rounding (``OptimizerSteps.begin``). It takes memory for both at a time, and pays only where
+learner and engine have a device each: on one they slow each other down by as much (docs/engines.md).
 
 Groups are taken in the order in which they end, in lots that fill a pass on every device that learns. So which groups
 are computed together depends on what was sampled, not on how fast: a round that is repeated is the same to the bit.
@@ -38,8 +38,8 @@ class EarlyLearning:
         drop: Callable[[], None],
         lot_tokens: Callable[[], int],
     ) -> None:
-        """``begin`` adds groups to a begun step, ``step.begin_step``; ``drop`` drops their gradient. ``lot_tokens``: of
-        prompts and answers, at least so many in a lot."""
+        """``begin`` adds groups to a begun step, ``OptimizerSteps.begin``; ``drop`` drops their gradient.
+        ``lot_tokens``: of prompts and answers, at least so many in a lot."""
         self._objective, self._scorer = objective, scorer
         self._begin, self._drop, self._lot_tokens = begin, drop, lot_tokens
         self._wanted = may_begin(objective)

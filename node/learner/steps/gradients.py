@@ -8,20 +8,19 @@ nothing is done for them.
 Within one pass autograd itself adds up the uses of a weight, in the weight's own dtype, unless layers are recomputed.
 
 Of a parameter in shards (``sharding``) all of this is about the rows that this device holds, each time after FSDP2 has
-reduced a layer's gradient to them.
+reduced a layer's gradient to them: FSDP2 divides the first dimension as ``torch.chunk`` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
 import torch
 from torch import Tensor
-
-from node.learner.steps.shards import shard_of
+from torch.distributed.tensor import DTensor
 
 BLOCK: Final = 1 << 24
 """Numbers added at a time: a CPU makes a float32 copy of what it adds, which should not be of a whole embedding."""
@@ -94,3 +93,16 @@ class GradientAccumulator:
         total = self._sums[name].view(-1)
         for part, share in zip(torch.split(total, BLOCK), torch.split(gradient.reshape(-1), BLOCK), strict=True):
             part.add_(share)
+
+
+@torch.no_grad()
+def shard_of(tensor: Tensor) -> Tensor:
+    """Returns this device's rows of a tensor in shards, as a live view; any other tensor as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def rows_of(shape: Sequence[int], rank: int, devices: int) -> slice:
+    """Returns the rows of a tensor of ``shape`` that device ``rank`` holds; none where there are fewer than devices."""
+    rows = shape[0]
+    each = -(-rows // devices)
+    return slice(min(rank * each, rows), min((rank + 1) * each, rows))

@@ -5,31 +5,48 @@ devices: each takes some of the micro-batches (``sharding.devices``), and all of
 ``objective.steps`` above 1 the whole batch is used again; π_prox is the policy before the first of these steps. VCPO
 (arXiv 2602.17616) scales a step's learning rate by √(ESS/B), B being the number of completions with a gradient.
 
-The first step can begin on some groups before the others are known (``begin_step``): gradients add up, and what they
-are divided by is a factor of the whole sum, applied at the end. So the step is the same up to rounding.
+The first step can begin on some groups before the others are known (``OptimizerSteps.begin``): gradients add up, and
+what they are divided by is a factor of the whole sum, applied at the end. So the step is the same up to rounding.
+
+How long a step is follows from how much of its batch says something:
+
+    scale = min(1, Σ count · |A| / completions that a round generates)
+
+A completion with A = 0 has no gradient: in a group that is all wrong or all right, or of a peer that does no better
+than we do. The loss is divided by all completions, so the gradient is small where few say something; Adam divides that
+out again, and would move the weights as far by one group as by thirty-two. The gradient of one group is mostly noise
+(docs/experiments/forgetting.md).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import torch
 
 from node.configuration import ObjectiveSection
-from node.learner.objective.batch import TrainingGroup
-from node.learner.objective.forward import Network
-from node.learner.objective.loss import BatchTotals, divisor_of
+from node.learner.objective.baselines import with_baselines
+from node.learner.objective.batch import RaggedSpans, TrainingGroup
+from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
+from node.learner.objective.loss import Anchors, BatchTotals, divisor_of, mean_token_weight, objective_loss, weight_sums
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.objective.report import ObjectiveReport
-from node.learner.objective.weights import CORRECTIONS
-from node.learner.steps.devices import ONE_DEVICE, Devices, StepTask
-from node.learner.steps.gradient_passes import GradientPass, GradientPasses
+from node.learner.objective.weights import CORRECTIONS, span_weights
+from node.learner.steps.devices import ONE_DEVICE, Devices, StepTask, divided, share_of_tokens
 from node.learner.steps.optimizer import MasterAdamW, StepReport
-from node.learner.steps.signal import signal_share
 
 UNDIVIDED: Final = BatchTotals(1, 1, 1)
+
+
+def signal_share(groups: Sequence[TrainingGroup], whole_batch: int) -> float:
+    """Returns by how much the learning rate of a step on ``groups`` is scaled, 0 to 1; their advantages are those that
+    the gradient has. ``whole_batch`` is how many completions a round generates."""
+    signal = sum(c.count * abs(c.advantage) for group in groups for c in group.completions)
+    return min(1.0, signal / max(1, whole_batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +73,8 @@ class BatchReport:
 
 @dataclass(slots=True, eq=False)
 class BegunStep:
-    """The part of a batch's first step that ``begin_step`` computed before all groups of the batch were known.
+    """The part of a batch's first step that ``OptimizerSteps.begin`` computed before all groups of the batch were
+    known.
 
     Its gradient waits in the optimizer as a sum that is not divided yet: the divisor is known only with the last group.
     Who drops the optimizer's gradients drops this one too and must call ``clear`` afterwards.
@@ -94,103 +112,123 @@ def may_begin(objective: ObjectiveSection) -> bool:
     return objective.research.advantage != "batch" and not CORRECTIONS[objective.correction].divided_by_mean
 
 
-def begin_step(
-    begun: BegunStep,
-    network: Network,
-    optimizer: MasterAdamW,
-    task: StepTask,
-    objective: ObjectiveSection,
-    others: OtherPolicies,
-    devices: Devices = ONE_DEVICE,
-) -> None:
-    """Adds the groups of ``task`` to ``begun``: their gradient to the optimizer's, where ``may_begin``. An exception
-    drops all gradients."""
-    policy = GradientPasses(network, optimizer, objective, others, devices, task.temperature)
-    known = policy.with_baselines(task.groups, task.passes)
-    todo = policy.planned(known, task.passes)
-    begun.add(task.groups, known, todo, policy.add_gradient(todo, task.passes, UNDIVIDED))
+@dataclass(slots=True, eq=False)
+class GradientPass:
+    """One micro-batch of this device with what its tokens are compared with."""
+
+    micro_batch: MicroBatch
+    spans: RaggedSpans
+    anchors: Anchors
 
 
-def optimizer_steps(
-    network: Network,
-    optimizer: MasterAdamW,
-    groups: Sequence[TrainingGroup],
-    passes: PassSettings,
-    objective: ObjectiveSection,
-    others: OtherPolicies,
-    *,
-    temperature: float,
-    max_new_tokens: int,
-    whole_batch: int,
-    rate: float = 1.0,
-    devices: Devices = ONE_DEVICE,
-    begun: BegunStep | None = None,
-) -> BatchReport:
-    """Takes ``objective.steps`` steps on all of ``groups``, and on those of ``begun`` before them. ``max_new_tokens``
-    is the longest answer of any task, ``whole_batch`` the completions that a round generates, ``rate`` what the
-    learning rate is multiplied by. All ``devices`` call it with the same arguments, and get the same report.
+@dataclass(frozen=True, slots=True, eq=False)
+class OptimizerSteps:
+    """Takes the steps of one policy. All ``devices`` call it with the same tasks."""
 
-    An exception in a pass leaves no gradient behind, so that the same batch can be tried again with other ``passes``;
-    with ``objective.steps`` above 1, steps that were taken before it stay taken. What was computed of ``begun`` is used
-    once: the second time its groups are computed like the others.
-    """
-    policy = GradientPasses(network, optimizer, objective, others, devices, temperature)
-    first, early, so_far = begun.computed() if begun is not None else ([], [], ObjectiveReport())
-    if begun is not None and not first:
-        groups = [*begun.groups, *groups]
-    rest = policy.with_baselines(groups, passes)
-    groups = [*first, *rest]
-    totals = BatchTotals(
-        round(sum(g.tokens * g.influence for g in groups)),
-        round(sum(g.size * g.influence for g in groups)),
-        max_new_tokens,
-    )
-    late = policy.planned(rest, passes)
-    signal = signal_share(groups, whole_batch) if objective.kl_weight == 0 else 1.0  # a KL term speaks in every token
-    total, steps = ObjectiveReport(), list[StepReport]()
-    for number in range(objective.steps):
-        divide_by = 1
-        if early and number == 0:
-            report = so_far
-            report.add(policy.add_gradient(late, passes, UNDIVIDED))
-            divide_by = divisor_of(totals, objective)
-            report.loss /= divide_by
-        else:
-            report = policy.add_gradient([*early, *late], passes, totals)
-        report = devices.added(report)
-        total.add(report)
-        if report.tokens or report.kl_tokens:
-            step = optimizer.step(rate_scale=_rate_scale(report, objective) * signal * rate, divide_by=divide_by)
-            steps.append(step)
-            others.after_step(_active_share(report))
-    total.loss /= objective.steps
-    return _batch_report(groups, total, steps)
+    network: Network
+    optimizer: MasterAdamW
+    objective: ObjectiveSection
+    others: OtherPolicies
+    devices: Devices = ONE_DEVICE
 
+    def begin(self, begun: BegunStep, task: StepTask) -> None:
+        """Adds the groups of ``task`` to ``begun``: their gradient to the optimizer's, where ``may_begin``.
 
-def steps_of(
-    task: StepTask,
-    network: Network,
-    optimizer: MasterAdamW,
-    objective: ObjectiveSection,
-    others: OtherPolicies,
-    devices: Devices,
-    begun: BegunStep | None = None,
-) -> BatchReport:
-    """Takes the steps that all ``devices`` were told to take: ``optimizer_steps``."""
-    return optimizer_steps(
-        network,
-        optimizer,
-        task.groups,
-        task.passes,
-        objective,
-        others,
-        temperature=task.temperature,
-        max_new_tokens=task.max_new_tokens,
-        whole_batch=task.whole_batch,
-        rate=task.rate,
-        devices=devices,
-        begun=begun,
-    )
+        An exception drops all gradients.
+        """
+        known = self._with_baselines(task.groups, task)
+        todo = self._planned(known, task)
+        begun.add(task.groups, known, todo, self._add_gradient(todo, task, UNDIVIDED))
+
+    def take(self, task: StepTask, begun: BegunStep | None = None) -> BatchReport:
+        """Takes ``objective.steps`` steps on all groups of ``task``, and on those of ``begun`` before them. All devices
+        get the same report.
+
+        An exception in a pass leaves no gradient behind, so that the same batch can be tried again with other passes;
+        with ``objective.steps`` above 1, steps that were taken before it stay taken. What was computed of ``begun`` is
+        used once: the second time its groups are computed like the others.
+        """
+        objective = self.objective
+        first, early, so_far = begun.computed() if begun is not None else ([], [], ObjectiveReport())
+        groups: Sequence[TrainingGroup] = task.groups
+        if begun is not None and not first:
+            groups = [*begun.groups, *groups]
+        rest = self._with_baselines(groups, task)
+        groups = [*first, *rest]
+        totals = BatchTotals(
+            round(sum(g.tokens * g.influence for g in groups)),
+            round(sum(g.size * g.influence for g in groups)),
+            task.max_new_tokens,
+        )
+        late = self._planned(rest, task)
+        # A KL term speaks in every token.
+        signal = signal_share(groups, task.whole_batch) if objective.kl_weight == 0 else 1.0
+        total, steps = ObjectiveReport(), list[StepReport]()
+        for number in range(objective.steps):
+            divide_by = 1
+            if early and number == 0:
+                report = so_far
+                report.add(self._add_gradient(late, task, UNDIVIDED))
+                divide_by = divisor_of(totals, objective)
+                report.loss /= divide_by
+            else:
+                report = self._add_gradient([*early, *late], task, totals)
+            report = self.devices.added(report)
+            total.add(report)
+            if report.tokens or report.kl_tokens:
+                rate_scale = _rate_scale(report, objective) * signal * task.rate
+                steps.append(self.optimizer.step(rate_scale=rate_scale, divide_by=divide_by))
+                self.others.after_step(_active_share(report))
+        total.loss /= objective.steps
+        return _batch_report(groups, total, steps)
+
+    def _with_baselines(self, groups: Sequence[TrainingGroup], task: StepTask) -> list[TrainingGroup]:
+        return with_baselines(self.network, groups, task.passes, self.objective, temperature=task.temperature)
+
+    def _planned(self, groups: Sequence[TrainingGroup], task: StepTask) -> list[GradientPass]:
+        """Returns the passes of this device over groups whose advantages are known."""
+        plan = partial(plan_micro_batches, groups, pads_prompts=self.network.pads_prompts)
+        planned = plan(batch_tokens=task.passes.batch_tokens)
+        if len(planned) < self.devices.count:
+            planned = plan(batch_tokens=share_of_tokens(planned, task.passes.batch_tokens, self.devices.count))
+        device = self.network.head.weight.device
+        own = [(each, RaggedSpans.of(each.completions, device)) for each in divided(planned, self.devices)]
+        return [GradientPass(*each, anchors) for each, anchors in zip(own, self._anchors(own, task), strict=True)]
+
+    @torch.no_grad()
+    def _anchors(self, own: Sequence[tuple[MicroBatch, RaggedSpans]], task: StepTask) -> list[Anchors]:
+        """Returns for each micro-batch what its tokens are compared with."""
+        at: dict[str, Any] = {"passes": task.passes, "temperature": task.temperature}
+        network, others = self.network, self.others
+        anchors = [
+            Anchors(others.proximal_logps(network, each, **at), others.reference_logps(network, each, **at))
+            for each, _ in own
+        ]
+        if not CORRECTIONS[self.objective.correction].divided_by_mean:
+            return anchors
+        # The mean of the weights over the batch must be known before the first backward pass.
+        proximal = [completion_logps(network, each, **at)[0] for each, _ in own]
+        weights = [
+            (span_weights(spans.log_ratios(logps), torch.zeros_like(spans.advantages), spans, self.objective), spans)
+            for logps, (_, spans) in zip(proximal, own, strict=True)
+        ]
+        mean = mean_token_weight(*self.devices.sums(weight_sums(weights)))
+        return [Anchors(logps, each.reference, mean) for logps, each in zip(proximal, anchors, strict=True)]
+
+    def _add_gradient(self, todo: Sequence[GradientPass], task: StepTask, totals: BatchTotals) -> ObjectiveReport:
+        """Adds the gradient of these passes to that in the optimizer. An exception drops both."""
+        report = ObjectiveReport()
+        with self.optimizer.accumulated.accumulating():
+            for each in todo:
+                logps, entropies = completion_logps(
+                    self.network, each.micro_batch, task.passes, temperature=task.temperature
+                )
+                loss, of_pass = objective_loss(logps, entropies, each.spans, self.objective, totals, each.anchors)
+                loss.backward()  # type: ignore[no-untyped-call]
+                report.add(of_pass)
+                if self.objective.steps > 1 and each.anchors.proximal is None:
+                    each.anchors = replace(each.anchors, proximal=logps.detach())
+        return report
 
 
 def _rate_scale(report: ObjectiveReport, objective: ObjectiveSection) -> float:

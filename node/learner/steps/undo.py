@@ -36,7 +36,8 @@ class Undo:
     def renew(self) -> None:
         """Takes everything as it is now, into the memory that this has already. It cannot be restored if that fails."""
         self._optimizer.prepare()  # moments that do not exist yet could not be taken back
-        self._state = _copied(_state_of(self._optimizer), self._state)
+        state = joined(renamed(self._optimizer.masters(), "master."), self._optimizer.state())
+        self._state = _copied(state, self._state)
         self._steps_skipped = self._optimizer.steps_skipped
         average, self._norm = self._others.average()
         self._average = _copied(average, self._average)
@@ -93,10 +94,6 @@ def steps_or_nothing(
 def needs_undo(objective: ObjectiveSection) -> bool:
     """Whether something that may run out follows the first step of a learning phase."""
     return objective.steps > 1 or CORRECTIONS[objective.correction].averages_proximal
-
-
-def _state_of(optimizer: MasterAdamW) -> Mapping[str, Tensor]:
-    return joined(renamed(optimizer.masters(), "master."), optimizer.state())
 
 
 def _copied(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> dict[str, Tensor]:

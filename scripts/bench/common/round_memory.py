@@ -24,16 +24,16 @@ from node.configuration import Config
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
 from node.fit.settings import MemorySettings, with_settings
-from node.learner.memory.freed_tensors import return_freed_tensors
+from node.learner.memory.device_memory import return_freed_tensors
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
-from node.learner.objective.forward import Network
+from node.learner.objective.forward import Network, PassSettings
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import snapshot_of
+from node.learner.steps.devices import StepTask
 from node.learner.steps.optimizer import MasterAdamW
-from node.learner.steps.step import optimizer_steps
+from node.learner.steps.step import OptimizerSteps
 from node.policy.policy import Policy
 from scripts.bench.common.process_usage import forget_peak, process_memory
 
@@ -87,17 +87,9 @@ def measure(model: str, settings: MemorySettings, size: RoundSize) -> dict[str, 
     optimizer = MasterAdamW(policy.trainable(), config.learner)
     others = OtherPolicies(policy.trainable(), config.objective)
     for phase in ("learning", "learning again"):  # the first step makes the optimizer's moments
-        optimizer_steps(
-            Network.of(policy.model),
-            optimizer,
-            groups,
-            PassSettings(settings.batch_tokens, settings.recompute, settings.chunk_tokens),
-            config.objective,
-            others,
-            temperature=1.0,
-            max_new_tokens=size.answer_tokens,
-            whole_batch=len(groups),
-        )
+        passes = PassSettings(settings.batch_tokens, settings.recompute, settings.chunk_tokens)
+        task = StepTask(tuple(groups), passes, 1.0, size.answer_tokens, len(groups))
+        OptimizerSteps(Network.of(policy.model), optimizer, config.objective, others).take(task)
         lap(phase)
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = BackgroundCheckpoints(Path(folder), keep=1)

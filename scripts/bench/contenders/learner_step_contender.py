@@ -30,11 +30,11 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
     from node.configuration import LearnerSection, ObjectiveSection, PolicySection
     from node.learner.objective.alignment import Alignment
     from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup, merged
-    from node.learner.objective.forward import Network
+    from node.learner.objective.forward import WHOLE, Network
     from node.learner.objective.other_policies import OtherPolicies
-    from node.learner.objective.pass_settings import WHOLE
+    from node.learner.steps.devices import StepTask
     from node.learner.steps.optimizer import MasterAdamW
-    from node.learner.steps.step import optimizer_steps
+    from node.learner.steps.step import OptimizerSteps
     from node.policy.policy import Policy
 
     policy = Policy.load(PolicySection(model=batch["model"], device="cpu", dtype="float32"))
@@ -63,17 +63,8 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
             )
             for prompt, each, logps, advantages in rows
         ]
-        found = optimizer_steps(
-            network,
-            optimizer,
-            groups,
-            WHOLE,
-            objective,
-            others,
-            temperature=1.0,
-            max_new_tokens=batch["longest"],
-            whole_batch=len(groups),
-        )
+        task = StepTask(tuple(groups), WHOLE, 1.0, batch["longest"], len(groups))
+        found = OptimizerSteps(network, optimizer, objective, others).take(task)
         seconds.append(time.perf_counter() - began)
         assert found.step is not None
         norms.append(found.step.gradient_norm)

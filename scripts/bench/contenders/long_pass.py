@@ -27,8 +27,7 @@ from transformers.initialization import no_init_weights
 
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion
-from node.learner.objective.forward import MicroBatch, Network, completion_logps
-from node.learner.objective.pass_settings import PassSettings
+from node.learner.objective.forward import MicroBatch, Network, PassSettings, completion_logps
 from scripts.bench.common.process_usage import forget_peak, process_memory
 from scripts.bench.common.published_shapes import config_of
 

@@ -58,11 +58,11 @@ def learner_round(bench: Bench, name: str) -> None:
     from node.configuration import LearnerSection, ObjectiveSection
     from node.engines.engine import Sampling
     from node.engines.torch import TorchEngine
-    from node.learner.objective.forward import Network, check_network
+    from node.learner.objective.forward import Network, PassSettings, check_network
     from node.learner.objective.other_policies import OtherPolicies
-    from node.learner.objective.pass_settings import PassSettings
+    from node.learner.steps.devices import StepTask
     from node.learner.steps.optimizer import MasterAdamW
-    from node.learner.steps.step import optimizer_steps
+    from node.learner.steps.step import OptimizerSteps
 
     plan = LEARNERS[name]
     if bench.scale == "tiny":
@@ -90,17 +90,8 @@ def learner_round(bench: Bench, name: str) -> None:
         groups[:] = [_group(list(r.prompt_ids), s) for r, s in zip(requests, sampled, strict=True)]
 
     def train() -> None:
-        found = optimizer_steps(
-            network,
-            optimizer,
-            groups,
-            passes,
-            objective,
-            others,
-            temperature=1.0,
-            max_new_tokens=plan.new,
-            whole_batch=len(groups),
-        )
+        task = StepTask(tuple(groups), passes, 1.0, plan.new, len(groups))
+        found = OptimizerSteps(network, optimizer, objective, others).take(task)
         assert found.step is not None and found.step.taken, "no step was taken"
         engine.load_weights(engine.version + 1, policy.trainable())
 

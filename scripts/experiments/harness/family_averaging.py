@@ -21,7 +21,7 @@ from swarm.averaging.weights_offer import WeightsOffer
 
 
 class WaitingMember:
-    """``node.averaging.offers.AveragingSwarm``: passes the requests of an averager's thread to the network."""
+    """``node.averaging.weight_averager.AveragingSwarm``: passes the requests of an averager's thread to the network."""
 
     def __init__(self, member: SwarmMember) -> None:
         self._member = member

@@ -12,7 +12,7 @@ from functools import partial
 from types import ModuleType
 from typing import Final
 
-from node.learner.answers.rehearsal import Rehearsal
+from node.learner.answers.right_answers import Rehearsal
 from node.learner.round import learning
 from node.learner.steps import step
 

@@ -21,7 +21,7 @@ from node.policy.weight_layout import layout_of
 from protocol.weights.compressed_weights import decode_compressed
 from protocol.weights.dense_weights import encode_dense, open_dense
 
-DILOCO: Final = NolocoConstants(outer_rate=0.7, consensus_rate=0.7, momentum=0.3)  # with one φ, γ has no effect
+DILOCO: Final = NolocoConstants(outer_rate=0.7, momentum=0.3)  # with one φ, γ has no effect
 NOLOCO: Final = NolocoConstants()
 
 
@@ -138,6 +138,6 @@ class CompressedPairs(ReplicaRule):
         for pair in random_pairs(self.count, self.random):
             for own, other in (pair, pair[::-1]):
                 theirs = decode_compressed(sent[other].blob, self.layout)
-                self._states[own] = compressed.outer_step(self._states[own], sent[own], theirs, self._constants)
+                self._states[own], _ = compressed.outer_step(self._states[own], sent[own], theirs, self._constants)
                 self.count_received(len(sent[other].blob))
         return [compressed.weights_of(state, self._constants) for state in self._states]

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from node.averaging import noloco
-from node.averaging.noloco import NolocoConstants, OuterState, Unfit
+from node.averaging.noloco import NolocoConstants, OuterState
 from protocol.errors import StorageError
 
 SHAPES = {"head": (3, 5), "tail": (7,), "scale": ()}
@@ -41,30 +41,6 @@ def test_the_step_is_the_papers_formula_by_hand() -> None:
     assert after.momentum["w"].item() == pytest.approx(2.15)
     assert after.outer["w"].item() == pytest.approx(3.15)
     assert after.steps == 5
-
-
-@given(seed=st.integers(0, 10_000), rate=st.floats(0.05, 1.5), momentum=st.floats(0.0, 0.95), members=st.integers(1, 4))
-def test_with_equal_rates_one_vector_does_what_two_do(seed: int, rate: float, momentum: float, members: int) -> None:
-    constants = NolocoConstants(rate, rate, momentum)
-    own = state(seed)
-    group = [weights(seed + 10 * j) for j in range(members)]
-    group_outer = [own.outer, *(weights(seed + 10 * j + 5) for j in range(1, members))]
-    one = noloco.outer_step(own, group, constants)
-    two = noloco.outer_step_of_two_vectors(own, group, group_outer, constants)
-    torch.testing.assert_close(one.outer, two.outer, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(one.momentum, two.momentum, rtol=1e-5, atol=1e-5)
-
-
-def test_with_unequal_rates_the_partners_outer_weights_matter_and_one_vector_is_refused() -> None:
-    constants = NolocoConstants(outer_rate=0.7, consensus_rate=0.9)
-    own, group = state(1), [weights(2), weights(3)]
-    near = noloco.outer_step_of_two_vectors(own, group, [own.outer, own.outer], constants)
-    far = noloco.outer_step_of_two_vectors(own, group, [own.outer, weights(4)], constants)
-    assert digest(dict(near.outer)) != digest(dict(far.outer))
-    with pytest.raises(ValueError, match="outer_step_of_two_vectors"):
-        noloco.outer_step(own, group, constants)
-    with pytest.raises(ValueError, match=r"2.*1"):
-        noloco.outer_step_of_two_vectors(own, group, [own.outer], constants)
 
 
 @pytest.mark.parametrize("values", [1, noloco.AT_ONCE, noloco.AT_ONCE + 1, 3 * noloco.AT_ONCE + 7])
@@ -149,15 +125,15 @@ def test_beginning_copies_the_weights_so_that_learning_on_does_not_move_them() -
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda w: w.pop("tail"), Unfit.OTHER_NAMES),
-        (lambda w: w.update(extra=torch.zeros(1)), Unfit.OTHER_NAMES),
-        (lambda w: w.update(tail=torch.zeros(8)), Unfit.OTHER_SHAPE),
-        (lambda w: w.update(tail=torch.zeros(7, dtype=torch.int64)), Unfit.OTHER_TYPE),
-        (lambda w: w["head"].view(-1)[7].fill_(float("nan")), Unfit.NOT_FINITE),
-        (lambda w: w["head"].view(-1)[0].fill_(float("inf")), Unfit.NOT_FINITE),
-        (lambda w: w["head"].view(-1)[14].fill_(float("-inf")), Unfit.NOT_FINITE),
-        (lambda w: w["scale"].fill_(70_000.0), Unfit.ENORMOUS),
-        (lambda w: w["scale"].fill_(-70_000.0), Unfit.ENORMOUS),
+        (lambda w: w.pop("tail"), "on one side only"),
+        (lambda w: w.update(extra=torch.zeros(1)), "on one side only"),
+        (lambda w: w.update(tail=torch.zeros(8)), "shape"),
+        (lambda w: w.update(tail=torch.zeros(7, dtype=torch.int64)), "torch.int64"),
+        (lambda w: w["head"].view(-1)[7].fill_(float("nan")), "nan"),
+        (lambda w: w["head"].view(-1)[0].fill_(float("inf")), "inf"),
+        (lambda w: w["head"].view(-1)[14].fill_(float("-inf")), "inf"),
+        (lambda w: w["scale"].fill_(70_000.0), "at most ±65536"),
+        (lambda w: w["scale"].fill_(-70_000.0), "at most ±65536"),
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -167,8 +143,7 @@ def test_spoilt_weights_of_a_partner_are_refused_for_what_is_wrong(spoil, reason
     spoil(theirs)
     refusal = noloco.unfit_weights(weights(1), theirs)
     assert refusal is not None
-    assert refusal.reason is reason
-    assert refusal.detail
+    assert reason in refusal
 
 
 def test_a_tensor_without_elements_is_fit() -> None:
@@ -197,11 +172,6 @@ def test_a_checkpoint_that_misses_a_part_or_fits_another_policy_is_refused_with_
         noloco.restore({name: t for name, t in tensors.items() if name != part}, weights(1))
     with pytest.raises(StorageError, match=r"averaging/"):
         noloco.restore(tensors | {part: torch.zeros(9)}, weights(1))
-
-
-def test_released_constants_need_one_vector() -> None:
-    assert RELEASED.one_vector
-    assert not replace(RELEASED, consensus_rate=0.8).one_vector
 
 
 def test_a_step_applied_where_nothing_was_learnt_meanwhile_is_the_outer_step_bit_by_bit() -> None:

@@ -59,7 +59,7 @@ def test_evaluation_measures_the_weights_of_its_round_on_the_test_set_of_each_ta
     for _ in range(3):
         node.round()
     (event,) = evaluations(node)
-    again = node.learner.measuring._evaluation
+    again = node.learner.measuring.evaluation
     assert again is not None
     measured = again.measure(3)  # greedy: the same each time
     assert measured is not None
@@ -136,7 +136,7 @@ def test_learner_that_generates_ahead_measures_its_newest_weights_not_those_that
     known = load_tasks(config.tasks)
     scorer, events = HereScorer(known), list[Event]()
     with assembled(tmp_path, config, scorer, events.append, 0.0) as learner:
-        generating = learner.own._schedule._generation.engine  # type: ignore[attr-defined]
+        generating = learner.own._generation.engine  # type: ignore[attr-defined]
         while learner.state.policy_version == 0:
             learner.round()  # of a step this long nothing that the model knew remains
         learner.close()
@@ -154,7 +154,7 @@ def test_prompt_that_fills_the_context_counts_as_not_answered() -> None:
     own = policy()
     known = {"first": LetterTask("first")}
     node = Node("ann", own_policy=own)
-    engine = node.learner.own._schedule._generation.engine  # type: ignore[attr-defined]
+    engine = node.learner.own._generation.engine  # type: ignore[attr-defined]
     prompts = held_out_prompts(known, Part.TEST, 6)
     scorer = HereScorer(known)
     assert mean_rewards(own.tokens, engine, scorer, known, prompts, samples=1, temperature=0.0, seed=0, context=3) == {

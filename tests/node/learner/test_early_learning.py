@@ -32,13 +32,13 @@ class EarlyNode(Node):
             around=lambda engine: self.process,
         )
         self.begun: list[int] = []
-        real = self.learner.learning._early._begin
+        real = self.learner.learning.early._begin
 
         def counted(begun: BegunStep, groups: object) -> None:
             real(begun, groups)  # type: ignore[arg-type]
             self.begun.append(len(begun.groups))
 
-        self.learner.learning._early._begin = counted
+        self.learner.learning.early._begin = counted
 
     def close(self) -> None:
         self.learner.close()

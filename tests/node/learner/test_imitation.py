@@ -14,9 +14,16 @@ import pytest
 from node.configuration import LearnerSection
 from node.learner.allocation.success import ClassSuccess, SuccessTracker
 from node.learner.answers import right_answers
-from node.learner.answers.imitation import MOST_STEPS, SEEN_EVERY, Imitation, Lesson, steps_again
-from node.learner.answers.rehearsal import Rehearsal
-from node.learner.answers.right_answers import RightAnswer, as_text
+from node.learner.answers.right_answers import (
+    MOST_STEPS,
+    SEEN_EVERY,
+    Imitation,
+    Lesson,
+    Rehearsal,
+    RightAnswer,
+    as_text,
+    steps_again,
+)
 from node.learner.influence.guard import Guard, InfluenceState
 from node.learner.influence.shares import own_mass
 from node.learner.influence.standing import Standings
@@ -115,10 +122,9 @@ def test_one_peer_does_no_more_in_a_step_than_own_groups_and_is_known_to_have_ta
     assert not Guard(InfluenceState(), completions=4, staleness=0, seed="test").may_teach_again("ann")
 
 
-def test_what_is_remembered_of_peers_survives_a_checkpoint_and_an_answer_without_a_peer_is_ours() -> None:
+def test_what_is_remembered_of_peers_survives_a_checkpoint() -> None:
     known = filled(first=3, again=2)
     assert Imitation.restored(json.loads(json.dumps(known.snapshot()))) == known
-    assert Rehearsal.restored({"first": [[[1, 2], [7], 1.0]]}).classes == {"first": {(1, 2): RightAnswer((7,), 1.0)}}
 
 
 def success_of(node: Node) -> float:

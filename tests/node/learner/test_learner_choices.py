@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -42,7 +43,7 @@ def test_success_survives_a_checkpoint_and_its_copy_stands_still() -> None:
     tracker = SuccessTracker()
     tracker.observe({"add": [1.0, 0.0]})
     copy = tracker.copy()
-    restored = SuccessTracker.restored(tracker.snapshot())
+    restored = msgspec.convert(msgspec.to_builtins(tracker), SuccessTracker)
     tracker.observe({"add": [1.0]})
     assert copy.classes == restored.classes != tracker.classes
 
@@ -73,6 +74,5 @@ def test_measured_success_holds_nothing_of_the_initial_value_from_the_first_roun
             "sort"
         ].measured == pytest.approx(0.7)
     assert tracker.of("add") > 0.0  # the baseline keeps it
-    restored = SuccessTracker.restored(tracker.snapshot())
+    restored = msgspec.convert(msgspec.to_builtins(tracker), SuccessTracker)
     assert restored.classes == tracker.classes
-    assert SuccessTracker.restored({"add": (0.4, 10)}).classes["add"].measured == pytest.approx(0.4)  # an earlier file

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from node.configuration import LearnerSection
-from node.learner.steps.learning_rate import learning_rate_for
-from node.learner.steps.optimizer import MasterAdamW
+from node.learner.steps.optimizer import MasterAdamW, learning_rate_for
 
 
 def test_small_models_take_large_steps_and_large_ones_small() -> None:

@@ -6,20 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from node.checkpoints.checkpoints import NewestCheckpoint, Snapshot, read, write
 from node.configuration import Config, DtypeName, LearnerSection, OptimizerName, PolicySection
-from node.engines.engine import GenerationProgress, Partial, Segment
-from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.state.continuing import continued
 from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import restore, snapshot_of
 from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
-from protocol.messages import PromptRef
 
 
 def node(
@@ -98,7 +94,7 @@ def without_moments(snapshot: Snapshot) -> Snapshot:
 
 @pytest.mark.parametrize(
     "spoil",
-    [with_nan, without_moments, with_state(policy_version=2**63 - 1), with_state(success={"add": "much"}),
+    [with_nan, without_moments, with_state(policy_version=2**63 - 1), with_state(success={"classes": {"add": "much"}}),
      with_state(pool=None, groups_shared=-1)],
 )  # fmt: skip
 def test_checkpoint_that_no_run_can_continue_from_is_set_aside_and_the_one_before_is_used(
@@ -130,17 +126,3 @@ def test_only_checkpoint_is_of_no_use_and_the_run_begins_afresh(tmp_path: Path) 
     assert (found.state.round, found.pool_position, found.checkpoint) == (0, None, None)
     assert found.has_lost_all
     assert all(torch.equal(p, original.trainable()[name]) for name, p in fresh_policy.trainable().items())
-
-
-def test_unfinished_groups_with_ids_that_no_token_has_are_left_out(tmp_path: Path) -> None:
-    """Earlier nodes sampled ids from a model's padding."""
-    policy, optimizer = node()
-
-    def group(seed: int, token_id: int) -> UnfinishedGroup:
-        begun = Partial(np.array([3, token_id]), np.zeros(2, np.float32), (Segment(1, 2),))
-        return UnfinishedGroup(PromptRef("even", 1, bytes(16), seed), 4, GenerationProgress((), (begun,)))
-
-    state = LearnerState(round=3, unfinished=(group(1, 4), group(2, policy.tokens.vocabulary)))
-    path, _ = write(tmp_path, snapshot_of(Config(), policy, optimizer, state, {}), keep=1)
-    restored, _ = restore(NewestCheckpoint(read(path), path, ()), tmp_path, policy, optimizer)
-    assert [each.ref.seed for each in restored.unfinished] == [1]

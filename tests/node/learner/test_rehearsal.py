@@ -13,8 +13,7 @@ from node.configuration import LearnerSection
 from node.engines.engine import Sample, Segment
 from node.learner.allocation.success import ClassSuccess, SuccessTracker
 from node.learner.answers import right_answers
-from node.learner.answers.rehearsal import Rehearsal
-from node.learner.answers.right_answers import MOST_ANSWERS
+from node.learner.answers.right_answers import MOST_ANSWERS, Rehearsal
 from node.learner.generation.own_rollouts import Rollout
 from node.learner.objective.batch import SELF
 from node.policy.policy import Policy

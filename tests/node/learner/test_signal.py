@@ -8,7 +8,7 @@ import pytest
 
 from node.configuration import ObjectiveSection
 from node.learner.objective.batch import TrainingGroup
-from node.learner.steps.signal import signal_share
+from node.learner.steps.step import signal_share
 from tests.node.learner.test_step import RATE, Bench, completion
 
 

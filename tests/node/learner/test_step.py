@@ -17,13 +17,12 @@ from node.configuration import LearnerSection, ObjectiveSection
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.baselines import with_baselines
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
-from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
+from node.learner.objective.forward import MicroBatch, Network, PassSettings, completion_logps, plan_micro_batches
 from node.learner.objective.loss import BatchTotals, divisor_of
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.steps.devices import StepTask
 from node.learner.steps.optimizer import MasterAdamW
-from node.learner.steps.step import BatchReport, BegunStep, begin_step, may_begin, optimizer_steps
+from node.learner.steps.step import BatchReport, BegunStep, OptimizerSteps, may_begin
 from tests.node.learner.objective_sections import objective_section
 
 VOCABULARY = 11
@@ -53,10 +52,11 @@ class Bench:
         self.objective = objective
         self.optimizer = MasterAdamW(self.parameters, LearnerSection(learning_rate=RATE))
         self.others = OtherPolicies(self.parameters, objective)
+        self.steps = OptimizerSteps(self.network, self.optimizer, objective, self.others)
 
     def begin(self, begun: BegunStep, groups: Sequence[TrainingGroup]) -> None:
         task = StepTask(tuple(groups), self.passes, 1.0, max_new_tokens=8, whole_batch=1)
-        begin_step(begun, self.network, self.optimizer, task, self.objective, self.others)
+        self.steps.begin(begun, task)
 
     def divisor(self, groups: Sequence[TrainingGroup]) -> int:
         return divisor_of(BatchTotals(sum(g.tokens for g in groups), sum(g.size for g in groups), 8), self.objective)
@@ -64,18 +64,7 @@ class Bench:
     def learn(
         self, groups: Sequence[TrainingGroup], whole_batch: int = 1, begun: BegunStep | None = None
     ) -> BatchReport:
-        return optimizer_steps(
-            self.network,
-            self.optimizer,
-            groups,
-            self.passes,
-            self.objective,
-            self.others,
-            temperature=1.0,
-            max_new_tokens=8,
-            whole_batch=whole_batch,
-            begun=begun,
-        )
+        return self.steps.take(StepTask(tuple(groups), self.passes, 1.0, 8, whole_batch), begun)
 
     def weights(self) -> dict[str, Tensor]:
         return {name: p.detach().clone() for name, p in self.parameters.items()}

@@ -23,7 +23,7 @@ from node.tasks.answers import (
     reference_answer,
     tagged_answer,
 )
-from node.tasks.propositions import is_conclusion
+from node.tasks.worded import is_conclusion
 from tests.examples import examples
 
 

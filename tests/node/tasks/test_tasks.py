@@ -15,10 +15,9 @@ from reasoning_gym.factory import DATASETS  # type: ignore[import-untyped]
 
 from node.configuration import TasksSection
 from node.tasks.default_swarm import DEFAULT_TASKS
-from node.tasks.reasoning import SEEDS, ReasoningTask
+from node.tasks.reasoning import SEEDS, ReasoningTask, render
 from node.tasks.registry import default_manifest_tasks, load_tasks
 from node.tasks.task import Task
-from node.tasks.templates import render
 from protocol.errors import ConfigurationError, MalformedError
 from protocol.messages import PromptRef
 

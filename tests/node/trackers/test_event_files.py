@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_checksums_are_those_of_another_implementation(content: bytes) -> None:
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    with EventFile(tmp_path / "tensorboard", time_seconds=1.7e9) as file:
+    with closing(EventFile(tmp_path / "tensorboard", time_seconds=1.7e9)) as file:
         file.write(300, 1.7e9 + 0.5, {"round/loss": -0.25, "reward/größe": 1e-3})
     (path,) = (tmp_path / "tensorboard").iterdir()
     assert path.name.startswith("events.out.tfevents.1700000000.")

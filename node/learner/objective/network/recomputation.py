@@ -11,9 +11,7 @@ The gradient of a layer's weights is added to their ``grad`` after each piece. a
 set of gradients until the end of the backward pass, since prompts and completions use the same weights. So only
 ``backward`` is of use: ``torch.autograd.grad`` does not see these weights.
 
-transformers' own recomputation is no alternative: it removes the cache, and with it the prompts, and asks for training
-mode. Each layer's ``forward`` is replaced here while the body runs; the backward pass needs the original method alone,
-so that nothing stays replaced for it.
+Each layer's ``forward`` is replaced here while the body runs; the backward pass needs the original method alone.
 
 Departure from StreamBP: keys and values are kept rather than computed again, since they are far smaller than the
 hidden states in grouped-query attention.
@@ -22,19 +20,86 @@ hidden states in grouped-query attention.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from node.learner.objective.network.pieces import REMEDY, Piece, cut_arguments, piece_size
 from node.learner.objective.network.prompt_cache import KeysAndValues, LayerCache, PassCache, PromptRows
 from protocol.errors import ConfigurationError
 
+REMEDY: Final = "set learner.recompute = false, or choose another policy.model"
 Run = Callable[..., tuple[Tensor, Tensor, Tensor]]  # hidden states, keys and values before → hidden, keys, values
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some columns of some rows."""
+
+    rows: slice
+    columns: slice
+
+
+def piece_size(rows: int, width: int, tokens: int | None) -> tuple[int, int]:
+    """Returns how many rows and columns a piece of at most ``tokens`` tokens has. None: all of them.
+
+    Whole rows where one fits, since chunks of a row cost more; otherwise a chunk of one row.
+    """
+    if tokens is None or rows * width <= tokens:
+        return rows, width
+    return max(1, tokens // width), min(width, tokens)
+
+
+def cut_arguments(arguments: Mapping[str, Any], piece: Piece, rows: int, width: int) -> dict[str, Any]:
+    """Returns a layer's arguments beside hidden states and cache for one piece of ``rows`` rows of ``width`` tokens.
+
+    Raises ``ConfigurationError`` for an argument that this module does not know how to cut.
+    """
+    if piece == Piece(slice(0, rows), slice(0, width)):
+        return dict(arguments)
+    return {name: _cut(name, value, piece, width) for name, value in arguments.items()}
+
+
+def _cut(name: str, value: Any, piece: Piece, width: int) -> Any:
+    if isinstance(value, tuple) and name in _CUTS:
+        return tuple(_cut(name, each, piece, width) for each in value)
+    if isinstance(value, Tensor) and name in _CUTS:
+        cut = _CUTS[name](value, piece, width)
+        if cut is not None:
+            return cut
+    if isinstance(value, Tensor | tuple | list | dict):
+        raise ConfigurationError(f"a layer of this model takes {name}, which cannot be cut in pieces: {REMEDY}")
+    return value
+
+
+def _cut_mask(mask: Tensor, piece: Piece, width: int) -> Tensor | None:
+    if mask.ndim != 4:
+        return None
+    seen = mask.shape[3] - width + piece.columns.stop  # what comes before the call, and the call's tokens so far
+    return _of_rows(mask, piece)[:, :, piece.columns, :seen]  # (B, H, T, S)
+
+
+def _cut_columns(dimensions: int, tensor: Tensor, piece: Piece, width: int) -> Tensor | None:
+    return _of_rows(tensor, piece)[:, piece.columns] if tensor.ndim == dimensions else None
+
+
+def _of_rows(tensor: Tensor, piece: Piece) -> Tensor:
+    return tensor if tensor.shape[0] == 1 else tensor[piece.rows]  # one row stands for all
+
+
+_CUTS: Final[Mapping[str, Callable[[Tensor, Piece, int], Tensor | None]]] = MappingProxyType(
+    {
+        "attention_mask": _cut_mask,
+        "position_ids": partial(_cut_columns, 2),  # (B, T)
+        "position_embeddings": partial(_cut_columns, 3),  # (B, T, d)
+    }
+)
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""What every kind of moments offers, and which weights have which kind."""
+"""Which weights have which kind of moments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -11,31 +11,11 @@ from node.configuration import OptimizerName
 from node.fit.optimizer_size import SMALLEST_IN_8_BITS
 from node.learner.steps.adamw.eight_bit_moments import EightBitMoments
 from node.learner.steps.adamw.float32_moments import Float32Moments
-from node.learner.steps.adamw.saved_moments import SavedMoments
+from node.learner.steps.adamw.saved_moments import Moments
 from protocol.errors import ConfigurationError
 
 
-class Moments(Protocol):
-    """The moments of some float32 weights, by name."""
-
-    def prepare(self) -> None:
-        """Allocates all moments that are not there yet; they are 0."""
-
-    def step(self, name: str, index: int, part: slice, gradient: Tensor, rate: float, weight_decay: float) -> None:
-        """Moves the ``index``-th slice of weights ``name``, flat ``part``, by its ``gradient`` (N,) in float32.
-
-        ``prepare`` or ``restore`` was called before. Where it runs out of memory, nothing has changed.
-        """
-
-    def state(self, name: str) -> dict[str, Tensor]:
-        """Returns "step" and the moments as live tensors, by key; nothing before the first ``prepare``."""
-        ...
-
-    def restore(self, name: str, saved: SavedMoments) -> None:
-        """Replaces the moments by copies of saved ones for weights of the same shape, of whichever kind."""
-
-
-def moments_of(kind: OptimizerName, weights: Mapping[str, Tensor]) -> dict[str, Moments]:
+def moments_of(kind: OptimizerName, weights: Mapping[str, Tensor]) -> dict[str, Moments[Any]]:
     """Returns, by name, the ``Moments`` in which each of the ``weights`` has its own.
 
     Raises ``ConfigurationError`` where ``kind`` does not work on the weights' device.

@@ -90,7 +90,7 @@ def test_engine_hears_of_the_answers_that_are_learnt_from_and_of_no_liars(
     node = Node("ann", swarm.member("ann"))
     heard: list[tuple[list[int], list[list[int]]]] = []
     monkeypatch.setattr(
-        node.learner.learning._engine, "remember", lambda prompt, answers: heard.append((list(prompt), list(answers)))
+        node.learner.learning.engine, "remember", lambda prompt, answers: heard.append((list(prompt), list(answers)))
     )
     swarm.put("liar", with_first(right_group(node.policy, answers=["f", "a", "a", "a"], seed=7), reward=1.0))
     group = right_group(policy(9, merging=True), seed=4)

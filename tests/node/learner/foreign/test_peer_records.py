@@ -9,10 +9,8 @@ from node.learner.foreign.peer_records import (
     MIN_RELIABILITY,
     PROVEN_RELIABILITY,
     REST_SECONDS,
-    PeerRecord,
     PeerRecords,
 )
-from node.learner.foreign.replay import ReplayPool
 from swarm.announcements.crowding import Standing
 
 NOW = 1_000_000.0
@@ -77,9 +75,3 @@ def test_clock_that_was_set_back_lets_nobody_rest_for_long() -> None:
     peers.missed("ann", NOW)
     assert peers.rests("ann", NOW)
     assert not peers.rests("ann", NOW - 2 * MAX_REST_SECONDS)
-
-
-def test_records_of_an_earlier_version_are_read() -> None:
-    pool = ReplayPool({"decided": ["11" * 32], "peers": {"ann": [7, 0.9, 1.5]}})
-    assert pool.peers.of("ann") == PeerRecord(7, 0.9, 1.5)
-    assert ReplayPool(pool.position()).position() == pool.position()

@@ -32,9 +32,8 @@ from node.fit.fitted import Sizes
 from node.learner.allocation.allocator import Allocation
 from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.generation.generation import Generated, Generation, RoundPlan, launched_for
+from node.learner.generation.generation import Generated, Generation, RoundPlan, check_prompt_room, launched_for
 from node.learner.generation.own_rollouts import Rollout, group_of
-from node.learner.generation.prompt_room import check_prompt_room
 from node.learner.generation.schedule import Ahead, InTurn, needs_own_weights
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.memory.phases import SizePlan
@@ -259,7 +258,7 @@ def test_generation_in_turn_gives_its_keys_and_values_back_before_learning() -> 
 
 def test_halted_at_once_nothing_is_complete_and_everything_is_left() -> None:
     came = generation(section()).run(plan(drawn=4), (), lambda: True)
-    assert came.rollouts == ()
+    assert came.rollouts == []
     assert refs(came.unfinished) == teaching_seeds(0, 4)
     assert came.tokens == 0
 
@@ -293,7 +292,7 @@ def test_unfinished_group_that_no_longer_fits_or_whose_task_is_gone_is_dropped_a
 
 def test_prompts_that_leave_no_room_are_left_out_and_counted() -> None:
     came = generation(section(), context=3).run(plan(drawn=4), ())
-    assert came.rollouts == () and came.too_long == 4
+    assert came.rollouts == [] and came.too_long == 4
     assert generation(section(), context=64).run(plan(drawn=4), ()).too_long == 0
 
 
@@ -325,8 +324,8 @@ def test_resampling_replaces_groups_of_equal_rewards_until_enough_teach_somethin
 
 def test_resampling_ends_when_all_prompts_have_been_drawn() -> None:
     came = generation(section(resample=2), flat=True).run(plan(drawn=8), ())
-    assert came.rollouts == ()
-    assert came.scores == ()
+    assert came.rollouts == []
+    assert came.scores == []
     assert sorted(refs([rollout for rollout, _ in came.dropped])) == teaching_seeds(0, 8)
 
 
@@ -431,7 +430,7 @@ def test_generation_ahead_is_stopped_in_the_middle_of_a_completion() -> None:
     assert task.asked.wait(WAIT_SECONDS)
     schedule.close()
     came: Generated = running.result()
-    assert came.rollouts == ()
+    assert came.rollouts == []
     assert all(len(partial.token_ids) < 19_000 for partial in came.unfinished[0].progress.partials)
     assert generation_threads() == []
 
@@ -455,7 +454,7 @@ def test_fault_in_generation_ahead_is_raised_by_the_round() -> None:
 @pytest.mark.parametrize("method", ["advance", "load_weights"])
 def test_memory_that_runs_out_in_generation_ahead_is_repeated_there_and_loses_no_round(method: str) -> None:
     undisturbed, node = Node(section(max_staleness=1)), Node(section(max_staleness=1))
-    engine = node.learner.learning._engine
+    engine = node.learner.learning.engine
     real, calls = getattr(engine, method), [0]
 
     def sometimes(*arguments: Any) -> Any:

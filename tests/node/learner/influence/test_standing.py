@@ -103,4 +103,3 @@ def test_memory_is_bounded_and_keeps_those_who_did_harm() -> None:
         standings.taught([f"peer-{number}"], 2 + number)
     assert len(standings.peers) == MOST_PEERS
     assert standings.of("eve").set_aside == 1
-    assert Standings.restored(standings.snapshot(), trusting=False) == standings

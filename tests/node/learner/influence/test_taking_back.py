@@ -40,8 +40,8 @@ def weights(node: Node) -> dict[str, torch.Tensor]:
 def test_weights_go_back_to_before_the_fall_and_the_engine_gets_them(swarm: MemorySwarm) -> None:
     node = Node("ann", swarm.member("ann"), learner=SECTION)
     influence = node.learner.state.influence
-    rounds_until(node, swarm, lambda: bool(node.learner.learning._guard._kept))
-    kept_round, _ = node.learner.learning._guard._kept[-1]
+    rounds_until(node, swarm, lambda: bool(node.learner.learning.guard._kept))
+    kept_round, _ = node.learner.learning.guard._kept[-1]
     before = weights(node)
     assert kept_round == node.learner.state.round
 

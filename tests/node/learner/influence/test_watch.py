@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
 import pytest
 
 from node.learner.influence.watch import HARM, HARM_OF_NEWCOMERS, SuccessWatch
@@ -55,7 +56,7 @@ def test_a_watch_survives_a_checkpoint() -> None:
     rng, watch = Random(7), SuccessWatch()
     for number in range(1, 30):
         watch = watch.after_round(number, own_groups(rng, 0.4, 8))
-    again = SuccessWatch.restored(watch.snapshot())
+    again = msgspec.convert(msgspec.to_builtins(watch), SuccessWatch)
     assert again == watch
     groups = own_groups(rng, 0.1, 8)
     assert again.after_round(30, groups) == watch.after_round(30, groups)

@@ -13,7 +13,7 @@ from node.compute_environment import COMPUTE_DEFAULTS
 MIB = 1 << 20
 PROGRAM = """
 import sys
-from node.learner.memory.freed_tensors import return_freed_tensors
+from node.learner.memory.device_memory import return_freed_tensors
 return_freed_tensors(int(sys.argv[1]))
 blocks = [bytearray(2 << 20) for _ in range(64)]
 held = bytearray(1 << 16)

@@ -112,26 +112,26 @@ def test_steps_taken_before_memory_ran_out_are_taken_back_and_taken_again(
     assert failing.raised == 1
     assert [found for found, _ in ran_out(node)] == ["learn"]
     assert_same(node, plain)
-    ours, theirs = node.learner.taking_back._others.average(), plain.learner.taking_back._others.average()
+    ours, theirs = node.learner.taking_back.others.average(), plain.learner.taking_back.others.average()
     assert ours[1] == theirs[1] and all(torch.equal(ours[0][name], theirs[0][name]) for name in theirs[0])
 
 
 def test_the_pass_is_halved_until_it_fits_and_the_gradient_is_the_same_up_to_rounding(undisturbed: Node) -> None:
-    real = step.optimizer_steps
+    real = step.OptimizerSteps.take
 
-    def fits_64(network: Any, optimizer: Any, groups: Any, learner: Any, *rest: Any, **more: Any) -> Any:
-        if learner.batch_tokens > 64:
+    def fits_64(steps: Any, task: Any, *rest: Any) -> Any:
+        if task.passes.batch_tokens > 64:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return real(network, optimizer, groups, learner, *rest, **more)
+        return real(steps, task, *rest)
 
     node = Node("ann", rows=ROWS, learner=SECTION)
-    roomy = node.learner.learning._steps.passes.batch_tokens
+    roomy = node.learner.learning.steps.passes.batch_tokens
     node.learner.phases._plan = phases.SizePlan(Sizes(ROWS, roomy), Sizes(ROWS, roomy), floors=Sizes(1, 16))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(step, "optimizer_steps", fits_64)
+        patched.setattr(step.OptimizerSteps, "take", fits_64)
         for _ in range(ROUNDS):
             node.round()
-    assert node.learner.learning._steps.passes.batch_tokens == 64
+    assert node.learner.learning.steps.passes.batch_tokens == 64
     halvings = [e for e in node.events if isinstance(e, OutOfMemory)]
     assert [(e.before, e.after) for e in halvings][-1] == (128, 64) and {e.round for e in halvings} == {1}
     for name, tensor in weights(undisturbed).items():
@@ -141,23 +141,23 @@ def test_the_pass_is_halved_until_it_fits_and_the_gradient_is_the_same_up_to_rou
 def test_a_pass_that_fits_only_recomputed_is_recomputed_and_the_gradient_is_the_same_up_to_rounding(
     undisturbed: Node,
 ) -> None:
-    real = step.optimizer_steps
+    real = step.OptimizerSteps.take
 
-    def fits_recomputed(network: Any, optimizer: Any, groups: Any, learner: Any, *rest: Any, **more: Any) -> Any:
-        if not learner.recompute:
+    def fits_recomputed(steps: Any, task: Any, *rest: Any) -> Any:
+        if not task.passes.recompute:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return real(network, optimizer, groups, learner, *rest, **more)
+        return real(steps, task, *rest)
 
     node = Node("ann", rows=ROWS, learner=SECTION)
     roomy = Sizes(ROWS, 4096)
     node.learner.phases._plan = phases.SizePlan(roomy, roomy, floors=Sizes(1, 256, recompute=True))
     node.learner.phases._put(roomy)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(step, "optimizer_steps", fits_recomputed)
+        patched.setattr(step.OptimizerSteps, "take", fits_recomputed)
         for _ in range(ROUNDS):
             node.round()
     assert ran_out(node) == [("learn", "recompute")]
-    passes = node.learner.learning._steps.passes
+    passes = node.learner.learning.steps.passes
     assert (passes.batch_tokens, passes.recompute) == (4096, True)
     for name, tensor in weights(undisturbed).items():
         torch.testing.assert_close(weights(node)[name], tensor, atol=1e-4, rtol=1e-3)

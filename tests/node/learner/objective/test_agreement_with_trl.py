@@ -13,9 +13,8 @@ from torch import Tensor
 
 from node.configuration import ObjectiveSection
 from node.learner.objective.alignment import Alignment
-from node.learner.objective.batch import SELF, TrainingCompletion
+from node.learner.objective.batch import SELF, RaggedSpans, TrainingCompletion
 from node.learner.objective.loss import Anchors, BatchTotals, objective_loss
-from node.learner.objective.spans import RaggedSpans
 from tests.node.learner.objective_sections import objective_section
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[3] / "vectors" / "trl_losses.json").read_text())

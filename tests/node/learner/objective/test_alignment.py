@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from node.configuration import ObjectiveSection
 from node.learner.objective.alignment import Alignment, align, divergences, keep_mask, span_sums
-from node.learner.objective.batch import SELF, TrainingCompletion
+from node.learner.objective.batch import SELF, RaggedSpans, TrainingCompletion
 from node.learner.objective.loss import BatchTotals, clipped_gain, objective_loss
 from node.learner.objective.report import ObjectiveReport
-from node.learner.objective.spans import RaggedSpans
 from tests.node.learner.objective_sections import objective_section
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.learner.objective.behaviour_claims import usable_logps
+from node.learner.objective.training_groups import usable_logps
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, FinishReason, Group
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from node.configuration import ObjectiveSection, PolicySection
-from node.learner.objective.batch import TrainingGroup
+from node.learner.objective.batch import RaggedSpans, TrainingGroup
 from node.learner.objective.forward import (
     MicroBatch,
     Network,
@@ -22,7 +22,6 @@ from node.learner.objective.forward import (
     rows_by_length,
 )
 from node.learner.objective.loss import BatchTotals, objective_loss
-from node.learner.objective.spans import RaggedSpans
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
 from tests.node.learner.objective.tiny_networks import ARCHITECTURES, built, completion, gradients, groups

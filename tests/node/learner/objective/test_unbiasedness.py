@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from node.learner.objective.alignment import Alignment, align
-from node.learner.objective.batch import TrainingCompletion
+from node.learner.objective.batch import RaggedSpans, TrainingCompletion
 from node.learner.objective.loss import BatchTotals, objective_loss
-from node.learner.objective.spans import RaggedSpans
 from tests.node.learner.objective_sections import objective_section
 
 LETTERS = ("a", "b")

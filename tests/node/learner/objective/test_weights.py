@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from node.configuration import CorrectionName, LossName, ObjectiveSection
 from node.configuration.sections import UNWEIGHTED_CORRECTIONS
 from node.learner.objective.alignment import Alignment, text_alignment
-from node.learner.objective.batch import SELF, TrainingCompletion
+from node.learner.objective.batch import SELF, RaggedSpans, TrainingCompletion
 from node.learner.objective.loss import (
     LOSSES,
     Anchors,
@@ -26,7 +26,6 @@ from node.learner.objective.loss import (
     weight_sums,
 )
 from node.learner.objective.report import ObjectiveReport
-from node.learner.objective.spans import RaggedSpans
 from node.learner.objective.weights import CORRECTIONS, Weights, span_weights
 from tests.node.learner.objective_sections import objective_section
 

@@ -10,30 +10,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.learner.objective.batch import TrainingGroup
-from node.learner.objective.forward import MicroBatch, plan_micro_batches
-from node.learner.objective.pass_settings import PassSettings
-from node.learner.objective.report import ObjectiveReport
-from node.learner.objective.spans import RaggedSpans
+from node.learner.objective.batch import RaggedSpans, TrainingGroup
+from node.learner.objective.forward import MicroBatch, PassSettings, plan_micro_batches
 from node.learner.sharding.messages import DeviceTask, Gather, Put, TakeSteps, line_of, message_in
 from node.learner.sharding.starting import check_cards, device_of
-from node.learner.steps.devices import IDLE, ONE_DEVICE, StepTask, divided, share_of_tokens
-from node.learner.steps.shards import rows_of, shard_of
+from node.learner.steps.devices import IDLE, ONE_DEVICE, Devices, StepTask, divided, share_of_tokens
+from node.learner.steps.gradients import rows_of, shard_of
 from node.policy.whole_tensors import TensorKind, WholeTensors, bytes_of, elements_of, joined, renamed, shapes_of
 from protocol.errors import ConfigurationError
 from tests.node.learner.objective.tiny_networks import groups
 
 
 @dataclass(frozen=True)
-class Place:
+class Place(Devices):
     rank: int
     count: int
-
-    def sums(self, values: Any) -> list[float]:
-        raise NotImplementedError
-
-    def added(self, report: ObjectiveReport) -> ObjectiveReport:
-        raise NotImplementedError
 
 
 def planned(prompts: int, batch_tokens: int = 40) -> list[MicroBatch]:

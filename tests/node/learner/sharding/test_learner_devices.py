@@ -14,21 +14,19 @@ import torch
 from torch import Tensor
 
 from node.averaging import noloco
-from node.averaging.weight_averager import copied
+from node.averaging.noloco import copied
 from node.checkpoints.checkpoints import NewestCheckpoint, read, write
 from node.configuration import Config, LearnerSection, PolicySection
-from node.learner.objective.forward import Network
+from node.learner.objective.forward import Network, PassSettings
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.sharding.device_processes import DeviceProcesses
-from node.learner.sharding.learner_devices import LearnerDevices, ShardedPolicy
 from node.learner.sharding.sharded_adamw import ShardedAdamW
-from node.learner.sharding.starting import other_starts, put_in_shards
+from node.learner.sharding.starting import LearnerDevices, ShardedPolicy, other_starts, put_in_shards
 from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import restore, snapshot_of
 from node.learner.steps.devices import ONE_DEVICE, LeadingDevice, StepTask
 from node.learner.steps.optimizer import MasterAdamW
-from node.learner.steps.step import BatchReport, BegunStep, begin_step, steps_of
+from node.learner.steps.step import BatchReport, BegunStep, OptimizerSteps
 from node.learner.steps.undo import Undo
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
@@ -88,7 +86,7 @@ def steps(
     with devices.taking(task):
         network = Network.of(policy.model, policy.tokens.vocabulary)
         others = OtherPolicies(policy.trainable(), CONFIG.objective)
-        return steps_of(task, network, optimizer, CONFIG.objective, others, devices, begun)
+        return OptimizerSteps(network, optimizer, CONFIG.objective, others, devices).take(task, begun)
 
 
 def assert_close(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], share: float) -> None:
@@ -151,7 +149,7 @@ def test_a_step_that_begins_before_all_groups_are_known_is_that_of_one_process_a
 
     def begin(begun: BegunStep, part: StepTask) -> None:
         with sharded.devices.beginning(part):
-            begin_step(begun, network, sharded.optimizer, part, CONFIG.objective, others, sharded.devices)
+            OptimizerSteps(network, sharded.optimizer, CONFIG.objective, others, sharded.devices).begin(begun, part)
 
     dropped, begun = BegunStep(), BegunStep()
     begin(dropped, second)

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from node.learner.objective.pass_settings import WHOLE
+from node.learner.objective.forward import WHOLE
 from node.learner.sharding.device_processes import DeviceProcesses
-from node.learner.sharding.learner_devices import LearnerDevices
 from node.learner.sharding.messages import RAN_OUT, DeviceStart, Prepare
+from node.learner.sharding.starting import LearnerDevices
 from node.learner.steps.devices import StepTask
 from protocol.errors import AcceleratorError
 from tests.hang_guard import HANG_SECONDS

@@ -19,15 +19,13 @@ import torch
 
 from node.configuration import LearnerSection, ObjectiveSection
 from node.learner.objective.batch import TrainingGroup
-from node.learner.objective.forward import Network
+from node.learner.objective.forward import Network, PassSettings
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
-from node.learner.sharding.model import reshard, shard_network
-from node.learner.sharding.process_group import DeviceGroup
-from node.learner.steps.devices import ONE_DEVICE, Devices
+from node.learner.sharding.process_group import DeviceGroup, reshard, shard_network
+from node.learner.steps.devices import ONE_DEVICE, Devices, StepTask
+from node.learner.steps.gradients import rows_of, shard_of
 from node.learner.steps.optimizer import MasterAdamW
-from node.learner.steps.shards import rows_of, shard_of
-from node.learner.steps.step import BatchReport, optimizer_steps
+from node.learner.steps.step import BatchReport, OptimizerSteps
 from node.policy.adapter import with_adapter
 from tests.hang_guard import HANG_SECONDS
 from tests.node.learner.objective.tiny_networks import built, completion, groups
@@ -81,18 +79,8 @@ class Learning:
         self.others = OtherPolicies(self.trained, self.objective)
 
     def learn(self, batch: Sequence[TrainingGroup]) -> BatchReport:
-        report = optimizer_steps(
-            self.network,
-            self.optimizer,
-            batch,
-            PassSettings(60, recompute=True, chunk_tokens=5),
-            self.objective,
-            self.others,
-            temperature=1.0,
-            max_new_tokens=8,
-            whole_batch=4,
-            devices=self.devices,
-        )
+        task = StepTask(tuple(batch), PassSettings(60, recompute=True, chunk_tokens=5), 1.0, 8, 4)
+        report = OptimizerSteps(self.network, self.optimizer, self.objective, self.others, self.devices).take(task)
         reshard(self.network)
         return report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from node.learner.objective.network.pieces import Piece, cut_arguments, piece_size
+from node.learner.objective.network.recomputation import Piece, cut_arguments, piece_size
 from protocol.errors import ConfigurationError
 
 

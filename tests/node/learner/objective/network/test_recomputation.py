@@ -12,10 +12,16 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 
-from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
+from node.learner.objective.forward import (
+    WHOLE,
+    MicroBatch,
+    Network,
+    PassSettings,
+    completion_logps,
+    plan_micro_batches,
+)
 from node.learner.objective.network.prompt_cache import PassCache
 from node.learner.objective.network.recomputation import recomputed_layers
-from node.learner.objective.pass_settings import WHOLE, PassSettings
 from protocol.errors import ConfigurationError
 from tests.node.learner.objective.tiny_networks import ARCHITECTURES, built, completion, gradients, groups
 

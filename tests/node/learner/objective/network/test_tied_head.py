@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from node.learner.objective.forward import Network, completion_logps, plan_micro_batches
+from node.learner.objective.forward import WHOLE, Network, PassSettings, completion_logps, plan_micro_batches
 from node.learner.objective.network.tied_head import tied_embedding
-from node.learner.objective.pass_settings import WHOLE, PassSettings
 from node.learner.steps.gradients import GradientAccumulator
 from tests.node.learner.objective.tiny_networks import built, groups
 
