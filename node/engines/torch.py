@@ -119,11 +119,11 @@ class TorchEngine:
             if not self.owns_weights:
                 raise ValueError("encoded weights need an engine that owns its weights: this one has the learner's own")
             load_encoded(weights, live, self._weights_hash)
-            self._weights_hash = weights.target
         else:
             _copy_over(weights, live)
-            self._weights_hash = None
+        self._weights_hash = None  # until the decoder's copies, for which memory may run out, are those of ``weights``
         self._decoder.refresh()
+        self._weights_hash = weights.target if isinstance(weights, EncodedWeights) else None
         self._version = version
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[list[Sample]]:

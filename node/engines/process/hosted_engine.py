@@ -33,7 +33,8 @@ class HostedEngine(Protocol):
         """The positions that the model has, where that is known."""
 
     def load(self, version: int, weights: EncodedWeights) -> None:
-        """Raises ``ProtocolError`` for weights that it does not take, and then holds those that it held."""
+        """Raises ``ProtocolError`` for weights that it does not take, and then holds those that it held; and that
+        memory has run out: it may then hold some of them, and takes whole ones alone."""
 
     def sample(self, batch: SamplingBatch, enough: Callable[[int], bool], hand_over: HandOver) -> list[Sampled]:
         """Returns what was sampled of each completion. ``enough`` is called before the first and after each look at
@@ -48,7 +49,8 @@ class HostedEngine(Protocol):
 
     def sleep(self) -> None: ...
 
-    def wake(self) -> None: ...
+    def wake(self) -> None:
+        """Raises that memory has run out: it then sleeps on."""
 
 
 def checked_starts(batch: SamplingBatch, *, vocabulary: int, context: int | None) -> list[SamplingStart]:

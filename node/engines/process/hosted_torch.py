@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Sampling
 from node.engines.process.hosted_engine import checked_starts
@@ -56,7 +58,9 @@ class HostedTorchEngine:
         return weights_hash_fast(self._layout, rounded)
 
     def sleep(self) -> None:
+        """Gives back what torch keeps of a card, too: the learner may be on the same one."""
         self._engine.release()
+        torch.cuda.empty_cache()  # does nothing where CUDA is not in use
 
     def wake(self) -> None:
         """The next generation takes its memory by itself."""

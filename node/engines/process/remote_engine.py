@@ -112,7 +112,8 @@ class RemoteEngine:
         self.backend = printable(welcome.backend)
 
     def load(self, version: int, weights: EncodedWeights) -> None:
-        """Loads weights. Raises ``ProtocolError`` where the engine refuses them: it then holds those from before."""
+        """Loads weights. Raises ``ProtocolError`` where the engine refuses them: it then holds those from before; and
+        ``MemoryError`` where memory ran out: it then holds none, and takes whole ones alone."""
         self._wake()
         seconds = self._patience.load + len(weights.blob) / self._patience.load_bytes_a_second
         if self._files is not None and not weights.is_diff:

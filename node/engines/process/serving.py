@@ -138,9 +138,19 @@ class EngineSession:
         return messages.EngineDone()
 
     def _wake(self) -> EngineAnswer:
-        self._thread.submit(self._engine.wake).result()
-        self._asleep = False
-        return messages.EngineDone()
+        if (refused := self._without_memory(self._engine.wake)) is None:
+            self._asleep = False
+        return refused or messages.EngineDone()
+
+    def _without_memory(self, work: Callable[..., None], *arguments: object) -> messages.Refused | None:
+        """Returns why ``work`` came to nothing where memory ran out in it; what else it raises is raised."""
+        try:
+            self._thread.submit(work, *arguments).result()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return _refused(EngineRefusal.MEMORY, detail_of(error))
+        return None
 
     def _health(self, *, measure: bool) -> EngineAnswer:
         weights = self._thread.submit(self._engine.measured_hash).result() if measure else self._weights
@@ -182,11 +192,14 @@ class EngineSession:
         except (OSError, ValueError) as error:  # a file of no bytes is a ValueError
             return _refused(EngineRefusal.NO_FILES, error)
         try:
-            self._thread.submit(self._engine.load, version, encoded).result()
+            refused = self._without_memory(self._engine.load, version, encoded)
         except StaleBaseError as error:
             return _refused(EngineRefusal.STALE_BASE, error)
         except ProtocolError as error:
             return _refused(EngineRefusal.INTEGRITY, error)
+        if refused is not None:
+            self._weights = NO_WEIGHTS  # some of them may be in place
+            return refused
         self._version, self._weights = version, target
         return messages.EngineDone()
 

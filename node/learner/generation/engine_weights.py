@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from node.engines.encoded_weights import EncodedWeights, rounded
@@ -87,6 +88,7 @@ class EngineWeights:
             self._engine.load_weights(version, weights)
             sent = EngineUpdate(form_of(in_process=True), None)
         else:
+            torch.cuda.empty_cache()  # the engine may be on the same card; does nothing where CUDA is not in use
             sent = self._send(version, weights)
         if sent.form.kind != self._logged:
             self._logged = sent.form.kind

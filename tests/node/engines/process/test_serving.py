@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.process.channel import SocketChannel
@@ -168,6 +169,31 @@ def test_weights_that_are_not_what_they_should_be_leave_the_others_in_place(run:
     assert client.refusal(*loading(2, EncodedWeights(weights.target, b"rubbish"))) == "integrity"
     health = client.ask(messages.AskHealth(True))
     assert isinstance(health, messages.Health) and (health.version, health.weights) == (1, weights.target)
+
+
+def test_memory_that_runs_out_in_loading_or_waking_is_answered_and_whole_weights_are_taken_afterwards(
+    run: HostedHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, weights = Client(run), dense(run.engine._policy)
+    client.ask(HELLO)
+    client.ask(*loading(1, weights))
+
+    def full(*arguments: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.engine._engine._decoder, "refresh", full)
+        assert client.refusal(*loading(2, weights)) == "memory"
+    assert client.refusal(generate_message(BATCH)) == "no_weights"
+    assert client.ask(messages.Sleep()) == messages.EngineDone()
+    with monkeypatch.context() as patch:
+        patch.setattr(run.engine, "wake", full)
+        assert client.refusal(messages.Wake()) == "memory"
+        assert client.refusal(generate_message(BATCH)) == "asleep"
+    assert client.ask(messages.Wake()) == messages.EngineDone()
+    assert client.ask(*loading(2, weights)) == messages.EngineDone()
+    client.ask(generate_message(BATCH))
+    assert client.polled_to_the_end().version == 2
 
 
 def test_files_outside_of_the_directory_and_those_that_are_none_are_refused(run: HostedHere, tmp_path: Path) -> None:
