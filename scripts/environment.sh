@@ -39,7 +39,11 @@ find_uv() {
     return 1
 }
 
-has_gpu() { [ "$(uname -s)" = Linux ] && [ -e /dev/nvidiactl ]; }
+has_gpu() {  # as node/doctor/gpu_devices.py: Linux, Jetson, and WSL2 with Windows' NVIDIA driver
+    [ "$(uname -s)" = Linux ] || return 1
+    [ -e /dev/nvidiactl ] || [ -e /dev/nvmap ] || [ -e /dev/nvhost-ctrl ] \
+        || { [ -e /dev/dxg ] && [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
+}
 
 # Fails with a sentence where no wheels exist for this system, or where the disk has too little room.
 check_machine() {

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from node.checkpoints.checkpoint_files import rounds
 from node.configuration import Config
 from node.configuration.published import is_hub_id
+from node.doctor.gpu_devices import has_nvidia
 from node.engines.vllm_backend.environment import Installed
 from node.fit.host_memory import PROC, control_group_room, machine_bytes
 from node.fit.machine import Machine
@@ -33,7 +34,6 @@ from swarm.blobs.disk_bytes import disk_bytes_below
 from swarm.donors.donor_list import may_have_donors
 
 DISTRIBUTION = "starling-swarm"
-NVIDIA_DEVICE = Path("/dev/nvidiactl")
 CLOCK_READINGS = 1000
 BYTES_A_WEIGHT = 12  # of a first checkpoint: a float32 and AdamW's two moments
 USUAL_RANK = 16  # of an adapter, where every weight would not fit
@@ -110,7 +110,7 @@ def installed_version(name: str) -> str | None:
 
 def torch_facts(device: str, dtype: str) -> TorchFacts:
     """Returns what torch finds for a configured device and dtype, in a process of its own."""
-    nvidia = NVIDIA_DEVICE.exists()
+    nvidia = has_nvidia()
     probe = ask_torch("node.policy.device_probe", device, dtype, answer=TorchProbe)
     if isinstance(probe, NoAnswer):
         return TorchFacts(None, probe.reason, nvidia)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 
 from node.configuration import DtypeName, PolicySection
-from node.doctor.machine_facts import NVIDIA_DEVICE, torch_facts
+from node.doctor.gpu_devices import may_have_gpu
+from node.doctor.machine_facts import torch_facts
 from node.fit.machine import Machine
 from node.fit.planning import machine_here
 from node.fit.settings import DeviceKind
@@ -25,7 +26,7 @@ def machine_for(
 
     Raises ``ConfigurationError`` for a device that does not work.
     """
-    only_cpu = policy.device == "auto" and not NVIDIA_DEVICE.exists() and sys.platform != "darwin"
+    only_cpu = policy.device == "auto" and not may_have_gpu() and sys.platform != "darwin"
     if policy.device == "cpu" or only_cpu:
         return machine_here(home, "cpu", "float32", asked_bytes=asked_bytes, max_memory_bytes=max_memory_bytes)
     facts = torch_facts(policy.device, policy.dtype)

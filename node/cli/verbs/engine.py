@@ -29,10 +29,10 @@ def install_engine(
 
     Example: starling engine install vllm
     """
-    from node.doctor.machine_facts import NVIDIA_DEVICE
+    from node.doctor.gpu_devices import has_nvidia
     from node.engines.vllm_backend.environment import BUILDS, environment_at, install
 
-    chosen = build or ("cuda" if NVIDIA_DEVICE.exists() else "cpu")
+    chosen = build or ("cuda" if has_nvidia() else "cpu")
     environment = environment_at(os.environ)
     on_terminal = sys.stderr.isatty()
     shown = ""
