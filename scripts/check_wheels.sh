@@ -1,7 +1,8 @@
 #!/bin/sh
 # Resolves what a node needs for each system and Python that docs/install.md names, and prints what has no wheel there.
 #
-#   ./scripts/check_wheels.sh         a quarter of an hour; needs uv and a package index, and installs nothing
+#   ./scripts/check_wheels.sh            a quarter of an hour; needs uv and a package index, and installs nothing
+#   ./scripts/check_wheels.sh --resolve  a minute: only whether macOS, Linux on ARM and Windows have an answer at all
 #
 # What it prints must be plain Python, for an installation has no compiler: scripts/try_install.sh shows that on this machine.
 set -eu
@@ -16,6 +17,15 @@ compile() { # compile ARGUMENT…: as for the installation on $platform with Pyt
     (cd "$ROOT" && "$UV" pip compile --quiet --no-header --no-annotate --python-version "$version" \
         --python-platform "$platform" "$@")
 }
+
+if [ "${1:-}" = --resolve ]; then
+    version=3.12
+    for platform in aarch64-apple-darwin aarch64-manylinux_2_28 x86_64-pc-windows-msvc; do
+        compile pyproject.toml "$work/stand-in.txt" --output-file "$work/all.txt"
+        printf '%-24s %s  %d packages\n' "$platform" "$version" "$(grep -c "==" "$work/all.txt")"
+    done
+    exit
+fi
 
 for platform in x86_64-manylinux_2_28 aarch64-manylinux_2_28 aarch64-apple-darwin; do
     for version in 3.11 3.12 3.13; do

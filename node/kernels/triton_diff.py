@@ -60,7 +60,7 @@ def find_changes_on_device(base: Tensor, target: Tensor) -> tuple[Tensor, Tensor
     changed = int(ends[-1])
     positions = torch.empty(changed, dtype=torch.int64, device=base.device)
     zigzags = torch.empty(changed, dtype=torch.int64, device=base.device)
-    _collect[(blocks,)](base, target, mask, ends - counts, positions, zigzags, BLOCK=_BLOCK)
+    _collect[(blocks,)](base, target, mask, ends - counts, positions, zigzags, BLOCK=_BLOCK, num_warps=8)
     return positions, zigzags
 
 
