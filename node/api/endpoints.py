@@ -206,7 +206,7 @@ async def _on_openapi(_: Node, __: EventFeed, ___: web.Request) -> web.Response:
 @_serves("/api/v1/stop", StopAnswer, method="POST")
 async def _on_stop(node: Node, _: EventFeed, __: web.Request) -> web.Response:
     """Stop the node in order; a second request stops it at once."""
-    node.request_stop("asked by starling down")
+    node.request_stop("asked by starling down", typed=True)
     return json_response(StopAnswer(stopping=True))
 
 

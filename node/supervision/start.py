@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 import time
+from functools import partial
 
 import msgspec
 
@@ -150,12 +151,13 @@ def name_for(model: str, peer: str) -> str:
 async def _supervise(supervisor: Supervisor, *, until_input_ends: bool) -> RunOutcome:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, supervisor.request_stop, signal.Signals(number).name)
+        name, typed = signal.Signals(number).name, number == signal.SIGINT
+        loop.add_signal_handler(number, partial(supervisor.request_stop, name, typed=typed))
 
     def on_input() -> None:
         if not os.read(sys.stdin.fileno(), INPUT_BYTES):
             loop.remove_reader(sys.stdin.fileno())
-            supervisor.request_stop("standard input ended")
+            supervisor.request_stop("standard input ended", typed=False)
 
     if until_input_ends:
         loop.add_reader(sys.stdin.fileno(), on_input)

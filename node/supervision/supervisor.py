@@ -3,10 +3,9 @@
     starting → training ⇄ recovering, paused → stopping → ended
 
 It does not import torch and never blocks, so it answers and stops at any time. After the first stop request the learner
-finishes its step and checkpoints, then the swarm process says goodbye to its peers; a second request ends everything at
-once. While the node pauses the learner is not there, and the swarm process stays. If the supervisor itself is killed,
-its children read the end of their input and end by themselves.
-"""
+finishes its step and checkpoints, then the swarm process says goodbye to its peers; a second request that a person has
+typed ends everything at once. While the node pauses the learner is not there, and the swarm process stays. If the
+supervisor itself is killed, its children read the end of their input and end by themselves."""
 
 from __future__ import annotations
 
@@ -126,18 +125,32 @@ class Supervisor:
                 await self._reporting.trackers.close(self._stop_now)
                 self._home.swarm_socket.unlink(missing_ok=True)  # of a swarm process that was killed
         assert self._outcome is not None
-        return RunOutcome(ExitCode.INTERRUPTED, "asked twice to stop") if self._stop_now.is_set() else self._outcome
+        if self._stop_now.is_set():
+            return RunOutcome(ExitCode.INTERRUPTED, f"asked twice to stop{self._lost_rounds()}")
+        return self._outcome
 
-    def request_stop(self, because: str) -> None:
-        """The first request ends the node in order, the second at once."""
+    def request_stop(self, because: str, *, typed: bool) -> None:
+        """The first request ends the node in order. A further one ends it at once if a person has typed it: a terminal
+        that closes, a logout and a service manager each send several signals, and mean one end."""
         if self._stop.is_set():
-            self._note("Ending now.")
-            self._stop_now.set()
+            if typed:
+                self._note("Ending now.")
+                self._stop_now.set()
             return
         self._note(
             f"Stopping ({because}): the learner finishes its step and checkpoints. A second request ends it now."
         )
         self._finish(RunOutcome(ExitCode.DONE, because))
+
+    def _lost_rounds(self) -> str:
+        """Returns which rounds no checkpoint holds, as the end of a sentence; nothing where there are none."""
+        done, saved = self._news.newest(events.RoundDone), self._news.newest(events.CheckpointSaved)
+        ready = self._news.newest(events.LearnerReady)
+        kept = max(saved.round if saved is not None else 0, ready.round if ready is not None else 0)
+        if done is None or done.round <= kept:
+            return ""
+        lost = f"round {done.round} is" if done.round == kept + 1 else f"rounds {kept + 1} to {done.round} are"
+        return f": {lost} in no checkpoint, and done again at the next start"
 
     def pause(self, for_seconds: float | None, *, at_once: bool) -> Paused | None:
         """The owner asks for a pause, for so long or until ``resume``; ``at_once`` drops the step that is under way."""

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -172,7 +173,7 @@ class EndsOnceUsageIsTold(Heard):
     def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
         if self.supervisor is not None and status.usage is not None and len(self.events) == self._wanted:
             self._wanted = -1
-            self.supervisor.request_stop("test")
+            self.supervisor.request_stop("test", typed=True)
 
     def watch(self, supervisor: Supervisor) -> None:
         self.supervisor = supervisor
@@ -241,7 +242,7 @@ async def test_the_first_stop_lets_the_learner_finish_before_the_swarm_ends(home
     leaving = f"{OBEDIENT}\nopen({str(order)!r}, 'a').write('swarm')"
 
     def react(supervisor: Supervisor) -> None:
-        heard.on['"event":"fault"'] = lambda: supervisor.request_stop("test")
+        heard.on['"event":"fault"'] = lambda: supervisor.request_stop("test", typed=True)
 
     assert await supervised(home, heard, learner=finishing, swarm=leaving, react=react) == RunOutcome(
         ExitCode.DONE, "test"
@@ -255,9 +256,9 @@ async def test_the_second_stop_ends_children_that_do_not_listen(home: Home) -> N
 
     def react(supervisor: Supervisor) -> None:
         def once_more_soon() -> None:
-            asyncio.get_running_loop().call_later(0.2, supervisor.request_stop, "twice")
+            asyncio.get_running_loop().call_later(0.2, partial(supervisor.request_stop, "twice", typed=True))
 
-        heard.on['"event":"fault"'] = lambda: supervisor.request_stop("once")
+        heard.on['"event":"fault"'] = lambda: supervisor.request_stop("once", typed=True)
         heard.on["Stopping (once)"] = once_more_soon
 
     outcome = await supervised(home, heard, learner=deaf, swarm="import time; time.sleep(1000)", react=react)
@@ -265,11 +266,41 @@ async def test_the_second_stop_ends_children_that_do_not_listen(home: Home) -> N
     assert not is_locked(home)
 
 
+async def test_a_hang_up_however_often_it_comes_is_one_request_and_the_learner_finishes(home: Home) -> None:
+    heard = Heard()
+    finishing = saying(ROUND, "assert sys.stdin.readline() and sys.stdin.readline().strip() == 'stop'; time.sleep(0.5)")
+
+    def react(supervisor: Supervisor) -> None:
+        def hang_up() -> None:
+            for _ in range(3):
+                supervisor.request_stop("SIGHUP", typed=False)
+
+        heard.on['"event":"round"'] = hang_up
+
+    assert await supervised(home, heard, learner=finishing, react=react) == RunOutcome(ExitCode.DONE, "SIGHUP")
+    assert "Ending now." not in heard.notes
+
+
+async def test_rounds_that_a_second_typed_request_loses_are_named(home: Home) -> None:
+    heard = Heard()
+
+    def react(supervisor: Supervisor) -> None:
+        def twice() -> None:
+            supervisor.request_stop("SIGINT", typed=True)
+            supervisor.request_stop("SIGINT", typed=True)
+
+        heard.on['"event":"round"'] = twice
+
+    outcome = await supervised(home, heard, learner=saying(ROUND, "time.sleep(1000)"), react=react)
+    assert outcome.exit_code is ExitCode.INTERRUPTED
+    assert f"round {ROUND.round} is in no checkpoint" in outcome.because or f"1 to {ROUND.round} are" in outcome.because
+
+
 async def test_a_learner_that_fails_while_stopping_makes_the_end_a_fault(home: Home) -> None:
     heard = Heard()
 
     def react(supervisor: Supervisor) -> None:
-        heard.on['"event":"fault"'] = lambda: supervisor.request_stop("test")
+        heard.on['"event":"fault"'] = lambda: supervisor.request_stop("test", typed=True)
 
     failing = saying(FAULT, "sys.stdin.readline(), sys.stdin.readline()\nsys.exit('the disk is full')")
     outcome = await supervised(home, heard, learner=failing, react=react)
@@ -282,8 +313,8 @@ async def test_a_tracker_gets_the_rounds_and_one_that_hangs_or_dies_changes_noth
     def react(supervisor: Supervisor) -> None:
         def on_round() -> None:
             if "out of order" in str(heard.notes) and copy.exists() and b"round/reward" in copy.read_bytes():
-                supervisor.request_stop("test")
-                supervisor.request_stop("test")  # once alone waits for the tracker that hangs, for a while
+                supervisor.request_stop("test", typed=True)
+                supervisor.request_stop("test", typed=True)  # once alone waits for the tracker that hangs, for a while
             else:
                 heard.on['"event":"round"'] = on_round
 
@@ -374,7 +405,7 @@ async def test_a_pause_ends_the_learner_and_a_resume_starts_it_again_while_the_s
         assert supervisor.resume(None) is None
         again = await until(lambda status: status.state is NodeState.TRAINING)
         assert again.learner_process.pid not in (None, first.learner_process.pid)
-        supervisor.request_stop("test")
+        supervisor.request_stop("test", typed=True)
 
     outcome = await supervised(
         home, heard, learner=RESTING, react=lambda supervisor: tasks.append(asyncio.create_task(story(supervisor)))
@@ -393,7 +424,7 @@ async def test_a_learner_that_does_not_stop_for_a_pause_at_once_is_killed_and_it
         supervisor.pause(None, at_once=True)
         await becomes(lambda: supervisor.status().learner_process.pid is None)
         assert supervisor.status().learner_process.restarts == 0
-        supervisor.request_stop("test")
+        supervisor.request_stop("test", typed=True)
 
     outcome = await supervised(
         home,
@@ -415,7 +446,7 @@ async def test_outside_its_schedule_a_node_starts_no_learner_and_says_until_when
         status = supervisor.status()
         assert status.state is NodeState.PAUSED and status.paused is not None and status.paused.until is not None
         assert status.learner_process.pid is None and f"{now + timedelta(hours=3):%H:%M}" in status.waiting_for
-        supervisor.request_stop("test")
+        supervisor.request_stop("test", typed=True)
 
     outcome = await supervised(
         home,

@@ -67,7 +67,7 @@ class SimulatedNode:
     def peers(self) -> PeersAnswer:
         return self._peers
 
-    def request_stop(self, because: str) -> None:
+    def request_stop(self, because: str, *, typed: bool) -> None:
         raise AssertionError(f"a simulated node cannot be stopped: {because}")
 
     def pause(self, for_seconds: float | None, *, at_once: bool) -> Paused | None:

@@ -11,7 +11,7 @@ class Asked:
     def __init__(self) -> None:
         self.stops: list[str] = []
 
-    def request_stop(self, because: str) -> None:
+    def request_stop(self, because: str, *, typed: bool) -> None:
         self.stops.append(because)
 
     def pause(self, for_seconds: float | None, *, at_once: bool) -> Paused | None:
