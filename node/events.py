@@ -216,6 +216,15 @@ class Evaluated(TimedEvent, frozen=True, kw_only=True, tag="evaluated"):
     seconds: float
 
 
+class BaselineMeasured(TimedEvent, frozen=True, kw_only=True, tag="baseline"):
+    """The weights before the first step, measured as practice measures them: what later rewards are compared with."""
+
+    round: int  # 0
+    prompts: int  # of each task, held out
+    reward_by_task: dict[str, float]  # mean of one completion a prompt, sampled as in training
+    seconds: float
+
+
 SAMPLE_CHARACTERS = 600  # of a question or an answer
 SAMPLE_ANSWERS = 4
 SAMPLES_SECONDS = 5.0  # at least, between two events
@@ -458,6 +467,7 @@ Event = (
     | ForeignGroups
     | RoundDone
     | Evaluated
+    | BaselineMeasured
     | Averaged
     | AveragingTakenBack
     | StateSyncing

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 import msgspec
 from msgspec.structs import replace
 
+from node.api.gains import beyond_chance
 from node.api.gains_words import HOW, LIMITS
 from node.api.swarm_summary import swarm_answer
 from node.api.types import (
@@ -43,6 +44,7 @@ ROUNDS = 320
 CAME = 60  # the round in which peers came
 LEFT = 230
 NOISE = 0.006
+ERROR = 0.04  # of a mean over all tasks, by chance
 LINKS_EACH = 6  # connections that a node has on average to those before it
 
 
@@ -215,6 +217,8 @@ def gains(state: State) -> GainsAnswer:
         peers=() if is_alone else peers,
         peers_left_out=0,
         losses=() if is_alone else (LOSS,),
+        error=ERROR,
+        change=beyond_chance(mean(task.now - (task.first if is_alone else task.before) for task in tasks), ERROR**2),
     )
 
 
@@ -239,6 +243,7 @@ def task_gain(task: str, *, alone: bool) -> TaskGain:
         from_itself=now - before - others,
         not_attributed=0.0,
         peers=() if alone else (PeerShare("12D3KooWa", "wren", others),),
+        change=beyond_chance(now - (first if alone else before), ERROR**2),
     )
 
 

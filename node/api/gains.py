@@ -24,10 +24,10 @@ from typing import Final
 
 import msgspec
 
-from node.api.gains_words import HOW, OTHERS, gains_sentence, limits_of
+from node.api.gains_words import HOW, OTHERS, SMALL, gains_sentence, limits_of
 from node.api.losses import DECAY, MAX_LOSSES, Smoothed
 from node.api.types import GainsAnswer, Loss, PeerGain, PeerShare, TaskGain
-from node.events import NamedPeer, RoundDone
+from node.events import BaselineMeasured, NamedPeer, RoundDone
 from node.printable import printable
 from protocol.limits import NAME_BYTES
 
@@ -39,6 +39,7 @@ MAX_PEERS_OF_TASK: Final = 8
 MAX_TASKS_OF_PEER: Final = 16
 FIRST_ROUNDS: Final = 5  # of a task, which are too uncertain to be its best
 POOL_ROUNDS: Final = 30  # of the task; .9^30: four parts in a hundred of what M remembers are older
+SIGMAS: Final = 2.0  # of its error by chance: a smaller change is called none
 OWN: Final = "self"
 TRAINED_ON: Final = ("used", "replayed")
 
@@ -49,6 +50,7 @@ class _OfTask:
 
     smoothed: Smoothed = field(default_factory=Smoothed)
     first: float = 0.0
+    first_squared_error: float = 0.0
     before: float = 0.0  # M when gains began to be counted
     before_squared_error: float = 0.0
     best: float = -math.inf
@@ -60,10 +62,12 @@ class _OfTask:
     gains: dict[str, float] = field(default_factory=dict)
     not_attributed: float = 0.0
 
-    @property
-    def squared_error(self) -> float:
-        """The variance of M now minus M before, by chance alone."""
-        return self.before_squared_error + self.smoothed.squared_error
+    def changed(self, *, alone: bool) -> tuple[float, float]:
+        """Returns M now minus M before, or minus the first M while alone, and the variance of that by chance."""
+        before, squared_error = (
+            (self.first, self.first_squared_error) if alone else (self.before, self.before_squared_error)
+        )
+        return self.smoothed.mean - before, squared_error + self.smoothed.squared_error
 
 
 @dataclass(slots=True)
@@ -98,6 +102,15 @@ class Attribution:
         for peer in {peer for by_peer in masses.values() for peer in by_peer} - {OWN, OTHERS}:
             self._of_peer(peer).last_round = done.round
 
+    def add_baseline(self, measured: BaselineMeasured) -> None:
+        """Takes what the node could before its first step; without one, each task's first round stands for it."""
+        for task, reward in sorted(measured.reward_by_task.items())[:MAX_TASKS]:
+            if task in self.tasks or not math.isfinite(reward):
+                continue
+            smoothed = Smoothed.measured(reward, max(1, measured.prompts))
+            error = smoothed.squared_error
+            self.tasks[task] = _OfTask(smoothed, reward, error, reward, error)
+
     def add_groups(self, by_peer: Mapping[str, Mapping[str, int]]) -> None:
         """Takes the outcomes of one round's foreign groups, counted by peer."""
         for peer, outcomes in by_peer.items():
@@ -110,13 +123,15 @@ class Attribution:
     ) -> GainsAnswer:
         """Returns the gains so far; ``names``: of peers, as the record knows them; ``averagings``: of weights with
         peers; ``from_peers``: whether a start took over the weights of peers."""
-        tasks = [_task_gain(name, known, names) for name, known in self.tasks.items()]
+        alone = self.others_since_round is None
+        tasks = [_task_gain(name, known, names, alone=alone) for name, known in self.tasks.items()]
         peers = self._peer_gains(names)
 
         def mean(of: Callable[[TaskGain], float]) -> float | None:
             return math.fsum(map(of, tasks)) / len(tasks) if tasks else None
 
-        error = math.sqrt(sum(known.squared_error for known in self.tasks.values())) / max(1, len(tasks))
+        changes = [known.changed(alone=alone) for known in self.tasks.values()]
+        squared_error = sum(each for _, each in changes) / max(1, len(tasks)) ** 2
         answer = GainsAnswer(
             sentence="",
             how=HOW,
@@ -133,7 +148,8 @@ class Attribution:
             peers=tuple(peers[:MAX_PEERS]),
             peers_left_out=max(0, len(peers) - MAX_PEERS),
             losses=tuple(losses[:MAX_LOSSES]),
-            error=error,
+            error=math.sqrt(squared_error),
+            change=beyond_chance(sum(change for change, _ in changes) / max(1, len(tasks)), squared_error),
             averagings=averagings,
             started_from_peers=from_peers,
         )
@@ -146,7 +162,7 @@ class Attribution:
         known.smoothed = known.smoothed.after(reward, completions)
         now = known.smoothed.mean
         if is_first:
-            known.first = now
+            known.first, known.first_squared_error = now, known.smoothed.squared_error
         if is_first or self.others_since_round is None:
             known.before, known.before_squared_error = now, known.smoothed.squared_error
         else:
@@ -223,7 +239,12 @@ def _bound(by_source: dict[str, float]) -> None:
         by_source[OTHERS] = by_source.get(OTHERS, 0.0) + by_source.pop(peer)
 
 
-def _task_gain(name: str, known: _OfTask, names: Mapping[str, NamedPeer]) -> TaskGain:
+def beyond_chance(change: float, squared_error: float) -> float | None:
+    """Returns the change of a mean reward; None where it may be chance, or shows no digit of two."""
+    return change if abs(change) >= max(SMALL, SIGMAS * math.sqrt(squared_error)) else None
+
+
+def _task_gain(name: str, known: _OfTask, names: Mapping[str, NamedPeer], *, alone: bool) -> TaskGain:
     of_others = sorted(
         ((peer, gain) for peer, gain in known.gains.items() if peer != OWN), key=lambda item: (-abs(item[1]), item[0])
     )
@@ -243,4 +264,5 @@ def _task_gain(name: str, known: _OfTask, names: Mapping[str, NamedPeer]) -> Tas
             PeerShare(printable(peer), names[peer].name if peer in names else None, gain)
             for peer, gain in of_others[:MAX_PEERS_OF_TASK]
         ),
+        change=beyond_chance(*known.changed(alone=alone)),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from node.api.types import GainsAnswer, Loss, end_of
+from node.api.types import GainsAnswer, Loss, TaskGain, end_of
 from node.quantities import counted, times
 
 OTHERS: Final = "others"  # peers beyond a round's bound, together
@@ -38,20 +38,25 @@ def gains_sentence(answer: GainsAnswer) -> str:
     tasks = counted(len(answer.tasks), "task")
     if answer.others_since_round is None:
         said = (
-            f"This node has learnt from nobody else yet: its mean reward over {tasks} is {answer.mean_now:.2f}; in its "
-            f"first rounds it was {answer.mean_first:.2f}."
+            f"This node has learnt from nobody else yet: its mean reward over {tasks} is {answer.mean_now:.2f}; at "
+            f"first it was {answer.mean_first:.2f}."
         )
     else:
         said = (
             f"This node's mean reward over {tasks} is {answer.mean_now:.2f}; before it learnt from others it was "
             f"{answer.mean_before:.2f}. {_shares(answer)}"
         )
-        if abs(answer.mean_now - answer.mean_before) < 2 * answer.error:
-            said += f" All of it may be chance (its error is {answer.error:.2f})."
-    fallen = [(loss.task, loss.best, loss.now) for loss in answer.losses]
+    if answer.change is None:
+        said += f" All of the change may be chance (its error is {answer.error:.2f})."
     if answer.started_from_peers:
         said += " It began with weights of peers."
-    return f"{said} {lost_sentence(fallen)}" if fallen else said
+    fallen = [(loss.task, loss.best, loss.now) for loss in answer.losses]
+    lower = [each.task for each in answer.tasks if each.change is not None and each.change < 0]
+    if fallen:
+        said += f" {lost_sentence(fallen)}"
+    elif lower:
+        said += f" Lower than before: {_listed(lower[:MAX_LOST_NAMED])}."
+    return said
 
 
 def _shares(answer: GainsAnswer) -> str:
@@ -69,6 +74,18 @@ def _most(answer: GainsAnswer) -> str:
     best, task = answer.peers[0], answer.tasks[0]
     who = "further peers" if best.peer == OTHERS else best.name or end_of(best.peer)
     return f" (most from {who}, most on {task.task}: {task.before:.2f} to {task.now:.2f})"
+
+
+def in_steps(task: TaskGain, *, alone: bool) -> tuple[str, ...]:
+    """Returns a task's reward at first, before it learnt from others (unless ``alone``), and now."""
+    return tuple(
+        f"{reward:.2f}" for reward in ((task.first, task.now) if alone else (task.first, task.before, task.now))
+    )
+
+
+def changed(by: float | None) -> str:
+    """Returns a change of reward; it has no sign where it may be chance."""
+    return "within chance" if by is None else f"{by:+.2f}"
 
 
 def fell(task: str, best: float, now: float) -> str:

@@ -75,6 +75,12 @@ class Smoothed:
             return max(self.variance, LEAST_VARIANCE)
         return max(self.variance, LEAST_VARIANCE) * self.squares / self.weight**2
 
+    @classmethod
+    def measured(cls, reward: float, prompts: int) -> Smoothed:
+        """Success that one answer to each of ``prompts`` showed: it counts as much as a round with as many answers."""
+        squares = squared_error_of(reward, prompts) / FIRST_VARIANCE * prompts**2
+        return cls(prompts * reward, prompts, squares, FIRST_VARIANCE, 1)
+
     def after(self, reward: float, completions: int) -> Smoothed:
         """Returns the success after one more round of the task. A reward that is not finite changes nothing."""
         if not math.isfinite(reward):

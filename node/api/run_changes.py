@@ -17,6 +17,7 @@ from node.api.types import GainsAnswer, Loss, end_of
 from node.events import (
     Averaged,
     AveragingTakenBack,
+    BaselineMeasured,
     CheckpointSaved,
     Evaluated,
     ForeignGroups,
@@ -48,6 +49,7 @@ Change = (
     RoundDone
     | GroupsByPeer
     | Evaluated
+    | BaselineMeasured
     | PeersChanged
     | CheckpointSaved
     | Averaged
@@ -86,6 +88,8 @@ class RunChanges:
             case Evaluated():
                 self._watch.add_evaluation(event)
                 return self._new_losses(event.time_seconds, event.round)
+            case BaselineMeasured():
+                self._gains.add_baseline(event)
             case PeersChanged():
                 self._watch.add_peers(event)
             case Averaged(partner=str()):

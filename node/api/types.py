@@ -61,7 +61,7 @@ class TaskGain(Struct, frozen=True):
     """
 
     task: str
-    first: float  # in its first round
+    first: float  # before the first step, on held-out prompts; where that was not measured, in its first round
     before: float  # before anything of others was learnt; ``first`` where the task was first practised later
     now: float
     best: float
@@ -72,6 +72,7 @@ class TaskGain(Struct, frozen=True):
     from_itself: float
     not_attributed: float  # no group of this task was learnt from shortly before
     peers: tuple[PeerShare, ...]  # the greatest share of either sign first; at most ``gains.MAX_PEERS_OF_TASK``
+    change: float | None = None  # now - before, while alone now - first; None: it may be chance
 
 
 class PeerGain(Struct, frozen=True):
@@ -107,7 +108,8 @@ class GainsAnswer(Struct, frozen=True):
     peers: tuple[PeerGain, ...]  # the greatest gain first; at most ``gains.MAX_PEERS``
     peers_left_out: int
     losses: tuple[Loss, ...]
-    error: float = 0.0  # of mean_now - mean_before by chance, one standard deviation
+    error: float = 0.0  # of the change of the mean by chance, one standard deviation
+    change: float | None = None  # of the mean, as of a task
     averagings: int = 0  # of weights with peers: what they brought is in the figures
     started_from_peers: bool = False  # a start took over weights of peers
 

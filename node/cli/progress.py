@@ -29,6 +29,7 @@ from node.cli.output_queue import QueuedText, dropped_line, queued
 from node.events import (
     Averaged,
     AveragingTakenBack,
+    BaselineMeasured,
     CheckpointSaved,
     Evaluated,
     Event,
@@ -112,6 +113,7 @@ LINES: Mapping[type[Event], Callable[[Any], str]] = {
     Fault: wording.fault_line,
     CheckpointSaved: wording.checkpoint_line,
     Evaluated: wording.evaluated_line,
+    BaselineMeasured: wording.baseline_line,
     Loading: loading_line,
     Averaged: wording.averaged_line,
     AveragingTakenBack: wording.taken_back_line,

@@ -15,6 +15,7 @@ from node.evaluation.evaluation_result import Evaluation
 from node.events import (
     Averaged,
     AveragingTakenBack,
+    BaselineMeasured,
     CheckpointSaved,
     Evaluated,
     Fault,
@@ -101,6 +102,15 @@ def evaluated_line(measured: Evaluated) -> str:
         f"evaluated after round {measured.round}: {measured.reward:.3f} on held-out prompts "
         f"[{rewards_by_task(measured.reward_by_task)}], {best}"
     )
+
+
+def baseline_line(measured: BaselineMeasured) -> str:
+    """Describes what the weights can before their first step."""
+    rewards = measured.reward_by_task
+    if not rewards:
+        return "not measured before its first step: no task has held-out questions"
+    mean = sum(rewards.values()) / len(rewards)
+    return f"before its first step: {mean:.3f} on held-out prompts [{rewards_by_task(rewards)}]"
 
 
 def averaged_line(offered: Averaged) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 from node.configuration import EvaluationSection
 from node.engines.engine import Engine
@@ -48,12 +48,19 @@ class EvaluationWhileTraining:
         validation, test = self._prompts
         if not test:
             return None
-        measured = partial(
-            mean_rewards, self.tokens, self.engine(), self.scorer, self.tasks,
-            samples=1, temperature=0.0, seed=0, context=self.context,
+        chooses = self._measured(validation, 0.0)
+        found = self._measured(test, 0.0)
+        return HeldOutReward(round_number, self.section.prompts, found, sum(chooses.values()) / len(chooses))
+
+    def baseline(self, temperature: float) -> dict[str, float]:
+        """Returns the mean reward by task of one completion a prompt of the test set, sampled at ``temperature``."""
+        return self._measured(self._prompts[1], temperature)
+
+    def _measured(self, prompts: Prompts, temperature: float) -> dict[str, float]:
+        return mean_rewards(
+            self.tokens, self.engine(), self.scorer, self.tasks, prompts,
+            samples=1, temperature=temperature, seed=0, context=self.context,
         )  # fmt: skip
-        chooses = measured(validation)
-        return HeldOutReward(round_number, self.section.prompts, measured(test), sum(chooses.values()) / len(chooses))
 
     @cached_property
     def _prompts(self) -> tuple[Prompts, Prompts]:

@@ -120,7 +120,7 @@ def _rewards(facts: CardFacts) -> list[str]:
     tasks = sorted({*held_out, *last})
     if not tasks:
         return []
-    header = ("task", "first tenth of the run", "last tenth", "held-out prompts, greedy")
+    header = ("task", "at first", "at the end", "held-out prompts, greedy")
     rows = [(task, *(_figure(found.get(task)) for found in (first, last, held_out))) for task in tasks]
     prompts = (
         f"Held-out: {evaluation.prompts} prompts of each task. "

@@ -22,6 +22,7 @@ lost. A phase that runs out of memory is dropped whole and run again with less (
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from node.averaging.weight_averager import WeightAverager
@@ -148,6 +149,8 @@ class Learner:
     def _rounds_until(self, should_stop: Callable[[], str | None]) -> str:
         first_round, first_token = self.state.round, self.state.tokens_generated
         self.reporting.starting()
+        with suppress(WaitAbandoned):
+            self.measuring.before_first_round(self.state, self.config.engine.temperature)
         while True:
             because = should_stop()
             if self.config.rounds and self.state.round - first_round >= self.config.rounds:

@@ -82,14 +82,14 @@ def comparison_lines(comparison: Comparison) -> list[str]:
 
 def _from_others(facts: RunFacts) -> str:
     gains = facts.gains
-    if gains is None or gains.others_since_round is None:
+    if gains.others_since_round is None:
         return "nothing"
     return f"{gains.from_others:+.3f} of mean reward, {gains.from_itself:+.3f} from itself"
 
 
 def _lost(facts: RunFacts) -> str:
-    losses = facts.gains.losses if facts.gains is not None else ()
-    return ", ".join(fell(loss.task, loss.best, loss.now) for loss in losses[:MAX_LOST_SHOWN]) or "nothing"
+    losses = facts.gains.losses[:MAX_LOST_SHOWN]
+    return ", ".join(fell(loss.task, loss.best, loss.now) for loss in losses) or "nothing"
 
 
 _ROWS: Final[Mapping[str, Callable[[RunFacts], str]]] = {

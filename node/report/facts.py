@@ -63,8 +63,6 @@ class RunFacts(Struct, frozen=True):
     ended_seconds: float | None
     rounds: int
     tokens_generated: int
-    first_reward: dict[str, float]  # by task: the mean over the first tenth of the rounds recorded
-    last_reward: dict[str, float]  # by task: the mean over the last tenth
     sharing: Sharing
     traffic: TrafficTotals
     averaged: tuple[Averaged, ...]  # with a partner
@@ -75,10 +73,19 @@ class RunFacts(Struct, frozen=True):
     out_of_memory_total: int
     ended_because: str | None  # None: the run has not ended, or not on purpose
     lines_passed_over: int
+    gains: GainsAnswer  # with the losses; as a running node answers
     history: HistoryAnswer
     evaluated: Evaluated | None = None  # the last one
     evaluated_total: int = 0
-    gains: GainsAnswer | None = None  # with the losses; as a running node answers
+
+    @property
+    def first_reward(self) -> dict[str, float]:
+        """By task, smoothed, as in ``gains``."""
+        return {task.task: task.first for task in self.gains.tasks}
+
+    @property
+    def last_reward(self) -> dict[str, float]:
+        return {task.task: task.now for task in self.gains.tasks}
 
     @property
     def lasted_seconds(self) -> float:
@@ -157,7 +164,6 @@ class _Collected:
     def facts(self) -> RunFacts:
         ready, sums = self.ready, self.sums
         history = self.history.excerpt(marks=self.changes.marks.answer())()
-        first, last = _ends_of_curves(history)
         completions = sums["foreign_completions"]
         return RunFacts(
             model=ready.model_name if ready else None,
@@ -169,8 +175,6 @@ class _Collected:
             ended_seconds=self.ended_seconds,
             rounds=sums["rounds"],
             tokens_generated=sums["tokens"],
-            first_reward=first,
-            last_reward=last,
             sharing=Sharing(
                 generated=sums["generated"],
                 informative=sums["informative"],
@@ -224,18 +228,6 @@ def run_facts(metrics: Path, *, until_round: int | None = None) -> RunFacts:
             f"{metrics} records no run: name the node's data directory with --home, or start a node with starling up"
         )
     return found.facts()
-
-
-def _ends_of_curves(history: HistoryAnswer) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns the mean reward by task over the first and over the last tenth of the curve's points."""
-    first, last = {}, {}
-    for series in history.rounds.series:
-        values = [value for value in series.values if value is not None]
-        if series.name == "reward" and series.task is not None and values:
-            tenth = max(1, len(values) // 10)
-            first[series.task] = sum(values[:tenth]) / tenth
-            last[series.task] = sum(values[-tenth:]) / tenth
-    return first, last
 
 
 def _grown(before: int | None, now: int | None) -> int:

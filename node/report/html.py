@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from node.api.gains_words import changed, in_steps
 from node.cli.wording import evaluated_line
 from node.printable import printable
 from node.quantities import counted, duration, size, times
 from node.report.facts import RunFacts
-from node.report.parts import chart, details, grouped, lines, listed, page, section_of_page, signed, table
+from node.report.parts import chart, details, grouped, lines, listed, page, section_of_page, table
 
 
 def report_page(facts: RunFacts, *, name: str) -> str:
@@ -95,11 +96,13 @@ def _figures(facts: RunFacts) -> str:
 
 
 def _rewards(facts: RunFacts) -> str:
+    alone = facts.gains.others_since_round is None
     rows = [
-        (task, f"{facts.first_reward[task]:.2f}", f"{last:.2f}", signed(last - facts.first_reward[task]))
-        for task, last in sorted(facts.last_reward.items())
+        (task.task, *in_steps(task, alone=alone), changed(task.change))
+        for task in sorted(facts.gains.tasks, key=lambda task: task.task)
     ]
-    return table(("task", "first tenth", "last tenth", "change"), rows, "No round is recorded.")
+    head = ("task", "at first", *(() if alone else ("before others",)), "at the end", "change")
+    return table(head, rows, "No round is recorded.")
 
 
 def _evaluated(facts: RunFacts) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from node.api.gains_words import changed, in_steps
 from node.api.types import GainsAnswer, end_of
 from node.cli.wording import evaluated_line
 from node.printable import printable
@@ -27,10 +28,13 @@ def report_lines(facts: RunFacts) -> list[str]:
     ]
     if facts.evaluated is not None:
         lines.append(f"held-out {evaluated_line(facts.evaluated)}; {times(facts.evaluated_total)} in total")
-    width = max((len(task) for task in facts.last_reward), default=0)
-    for task, last in sorted(facts.last_reward.items()):
-        lines.append(f"reward   {printable(task):<{width}}  {facts.first_reward[task]:.3f} → {last:.3f}")
-    if facts.gains is not None and facts.rounds:
+    tasks = sorted(facts.gains.tasks, key=lambda task: task.task)
+    width = max((len(task.task) for task in tasks), default=0)
+    alone = facts.gains.others_since_round is None
+    for task in tasks:
+        steps = " → ".join(in_steps(task, alone=alone))
+        lines.append(f"reward   {task.task:<{width}}  {steps}  {changed(task.change)}")
+    if facts.rounds:
         lines += _gains(facts.gains)
     if facts.lines_passed_over:
         lines.append(

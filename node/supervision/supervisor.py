@@ -137,9 +137,7 @@ class Supervisor:
                 self._note("Ending now.")
                 self._stop_now.set()
             return
-        self._note(
-            f"Stopping ({because}): the learner finishes its step and checkpoints. A second request ends it now."
-        )
+        self._note(f"Stopping ({because}): the learner finishes its step and checkpoints. Ctrl-C ends it now.")
         self._finish(RunOutcome(ExitCode.DONE, because))
 
     def _lost_rounds(self) -> str:

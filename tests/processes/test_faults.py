@@ -116,12 +116,12 @@ def test_a_node_that_is_still_loading_ends_when_asked(processes: Any) -> None:
     assert processes.none_alive()
 
 
-def test_a_second_signal_ends_everything_at_once(processes: Any) -> None:
+def test_ctrl_c_after_a_signal_ends_everything_at_once(processes: Any) -> None:
     node = processes.up(torch=False)
     node.wait_for_round(1)
     os.kill(processes.status(node)["learner_process"]["pid"], signal.SIGSTOP)  # it cannot end in order
     node.process.send_signal(signal.SIGTERM)
     node.wait_for_note("Stopping")
-    node.process.send_signal(signal.SIGTERM)
+    node.process.send_signal(signal.SIGINT)
     assert node.end() == 130
     assert processes.none_alive()

@@ -38,6 +38,12 @@ choice.dispatchEvent(new Event('change'));"""
 PARTS = """const done = arguments[1];
 import('/assets/skills.js').then(({ parts }) => done(parts(arguments[0])));"""
 
+SENTENCES = """const done = arguments[1];
+import('/assets/skills.js').then(({ headline }) => {
+  const words = (part) => part.text ?? part.children.map(words).join('');
+  done(headline('ann', arguments[0], null).map(words).join(' | '));
+});"""
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[WebDriver]:
@@ -207,6 +213,24 @@ def test_parts_of_a_bar_end_at_the_reward_of_now_whatever_their_signs(browser: W
         ("alone", 0, 0.1),
         ("lost", 0.1, 0.5),
     ]
+
+
+def test_a_sentence_says_what_fell_where_a_number_is_red_and_nothing_of_what_may_be_chance(browser: WebDriver) -> None:
+    task = {"before": 0.5, "first": 0.5, "from_others": 0.0, "from_itself": 0.0, "not_attributed": 0.0, "peers": []}
+    gains = {
+        "others_since_round": 3, "mean_first": 0.5, "mean_before": 0.5, "mean_now": 0.42, "from_others": -0.08,
+        "from_itself": 0.0, "not_attributed": 0.0, "peers": [], "losses": [], "change": None,
+    }  # fmt: skip
+    tasks = [task | {"task": "add", "now": 0.33, "change": -0.17}, task | {"task": "sort", "now": 0.51, "change": None}]
+    with served_page("starting", 0) as port:
+        opened(browser, port)
+        fallen = browser.execute_async_script(SENTENCES, gains | {"tasks": tasks})
+        calm = browser.execute_async_script(SENTENCES, gains | {"tasks": tasks[1:]})
+        chance = browser.execute_async_script(PARTS, tasks[1] | {"best": 0.51, "from_others": 0.01})
+    assert "Lower than before: add." in fallen and "forgotten nothing" not in fallen
+    assert "may be chance but for add −0.17" in fallen and "ann stands at" in fallen
+    assert "forgotten nothing" in calm and not set(calm) & set("+−±")
+    assert [(kind, width) for kind, _, width in chance if width] == [("alone", 0.51)]
 
 
 def test_what_the_owner_must_know_at_once_is_told_in_words(browser: WebDriver) -> None:

@@ -7,7 +7,7 @@ import { capital, change, counted, listed, number, score } from "./text.js";
 const ROWS = 10; // tasks in the picture; the others follow behind a click
 const LEAST = 0.005; // a smaller change is none in two digits
 const TASKS_OF_PEER = 2; // named beside a peer in the table
-const SIGMAS = 2; // of the error by chance: a smaller change is not called a rise
+const TASKS_NAMED = 3; // in a sentence
 const WORTH = 0.1; // gained on one task from one peer: worth a word in the sentence
 
 /** Describes the sentences above the picture. `gains` is the API's answer, or null; `tense` is "now" or "ended". */
@@ -19,12 +19,10 @@ export function headline(name, gains, doing, tense = "now") {
       element("p", { class: "lead" }, doing ? `${capital(doing)}.` : "Its first round follows."),
     ];
   }
-  const { mean_now: now } = gains;
+  const { mean_now: now, change: by } = gains;
   const isAlone = gains.others_since_round === null;
-  const before = isAlone ? gains.mean_first : gains.mean_before;
-  const noise = Math.max(LEAST, SIGMAS * gains.error);
-  const moved =
-    Math.abs(now - before) < noise ? "stands at" : `${now > before ? "rose" : "fell"} from ${score(before)} to`;
+  const before = score(isAlone ? gains.mean_first : gains.mean_before);
+  const moved = by === null ? "stands at" : `${by > 0 ? "rose" : "fell"} from ${before} to`;
   return [
     element(
       "p",
@@ -34,35 +32,30 @@ export function headline(name, gains, doing, tense = "now") {
       isAlone ? " by itself." : " with others.",
     ),
     element("p", { class: "lead" }, ...sources(gains)),
-    element("p", { class: "lead" }, ...losses(gains.losses)),
+    element("p", { class: "lead" }, ...losses(gains)),
   ];
 }
 
 /** Where the gain came from. The colours are those of the picture, so the sentence is its legend too. */
 function sources(gains) {
-  const {
-    others_since_round: since,
-    mean_first: first,
-    mean_before: before,
-    mean_now: now,
-    from_others,
-    from_itself,
-    not_attributed,
-    tasks,
-    peers,
-  } = gains;
-  const chance =
-    Math.abs(now - (since === null ? first : before)) < SIGMAS * gains.error ? " All of it may be chance." : "";
-  const over = ` Mean reward over ${counted(tasks.length, "task")}, from 0 to 1.${chance}`;
+  const { others_since_round: since, mean_first, mean_now, from_others, from_itself, not_attributed, tasks } = gains;
+  const over = ` Mean reward over ${counted(tasks.length, "task")}, from 0 to 1.`;
+  if (gains.change === null) {
+    const beyond = tasks.filter((task) => task.change !== null).map((task) => `${task.task} ${change(task.change)}`);
+    const but = beyond.length ? ` but for ${listed(beyond, TASKS_NAMED)}` : "";
+    return [`The change${since === null ? "" : ` since round ${number(since)}`} may be chance${but}.${over}`];
+  }
   if (since === null)
-    return [key("itself", change(now - first)), ` it learnt by itself, and nothing from others yet.${over}`];
-  const named = peers.filter(({ gain }) => gain >= LEAST).map((peer) => `${peer.name ?? "other peers"}${mainly(peer)}`);
+    return [key("itself", change(mean_now - mean_first)), ` it learnt by itself, and nothing from others yet.${over}`];
+  const named = gains.peers
+    .filter(({ gain }) => gain >= LEAST)
+    .map((peer) => `${peer.name ?? "other peers"}${mainly(peer)}`);
   const unknown =
     Math.abs(not_attributed) < LEAST
       ? []
       : [", ", key("unknown", change(not_attributed)), " is not attributed to anybody"];
   return [
-    key("others", change(from_others)),
+    key("others", Math.abs(from_others) < LEAST ? "Nothing" : change(from_others)),
     ` it has from ${named.length ? listed(named) : "others"}, `,
     key("itself", change(from_itself)),
     ` it learnt by itself`,
@@ -79,8 +72,14 @@ function mainly({ by_task: byTask }) {
 
 const key = (kind, text) => element("span", { class: `key ${kind}` }, text);
 
-function losses(lost) {
-  if (!lost.length) return ["It has forgotten nothing that it could do."];
+/** What fell. The numbers beside the bars are of the same computation: the two never contradict each other. */
+function losses({ losses: lost, tasks }) {
+  if (!lost.length) {
+    const fallen = tasks.filter(({ change: by }) => by < 0).map(({ task }) => task);
+    return fallen.length
+      ? [key("lost", "Lower than before"), `: ${listed(fallen)}.`]
+      : ["It has forgotten nothing that it could do."];
+  }
   const named = lost.slice(0, 2).map(({ task, best, now }) => `${task} fell from ${score(best)} to ${score(now)}`);
   const left = lost.length - named.length;
   return [key("lost", "Lost"), `: ${named.join("; ")}${left > 0 ? `; ${counted(left, "other task")} fell too` : ""}.`];
@@ -111,15 +110,15 @@ export function picture(gains) {
 
 /**
  * Returns the parts of a bar as [kind, from, width]; `best` is what was lost, or else what is now. Losses within the
- * gain make its parts narrower in proportion.
+ * gain make its parts narrower in proportion. A gain that may be chance (`by` is null) is drawn as none.
  */
-export function parts({ before, now, best, from_itself, from_others, not_attributed }) {
+export function parts({ before, now, best, from_itself, from_others, not_attributed, change: by }) {
   const start = Math.min(before ?? 0, now);
   const gained = [
     ["itself", from_itself],
     ["others", from_others],
     ["unknown", not_attributed],
-  ].map(([kind, gain]) => [kind, Math.max(0, gain)]);
+  ].map(([kind, gain]) => [kind, by === null ? 0 : Math.max(0, gain)]);
   const sum = gained.reduce((total, [, gain]) => total + gain, 0);
   const drawn = [["alone", 0, start]];
   let at = start;
@@ -134,7 +133,7 @@ export function parts({ before, now, best, from_itself, from_others, not_attribu
 }
 
 function row(task) {
-  const { before, now, best, from_others, from_itself } = task;
+  const { before, now, best, from_others, from_itself, change: by } = task;
   const from = task.peers.filter(({ gain }) => gain >= LEAST).map(({ name }) => name ?? "other peers");
   const lost = best - now >= LEAST ? `, ${score(best - now)} below its best` : "";
   const whose = from.length ? ` with ${listed(from)}` : " with others";
@@ -151,7 +150,11 @@ function row(task) {
       tip(now),
     ),
     element("b", {}, score(now)),
-    element("span", { class: now - before <= -LEAST ? "delta bad" : "delta" }, change(now - before)),
+    element(
+      "span",
+      { class: by < 0 ? "delta bad" : "delta", title: by === null ? `${change(now - before)} may be chance` : "" },
+      by === null ? "≈" : change(by),
+    ),
   );
 }
 

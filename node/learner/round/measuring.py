@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.evaluation.while_training import EvaluationWhileTraining
-from node.events import Evaluated, Event, PhaseBegan
+from node.events import BaselineMeasured, Evaluated, Event, PhaseBegan
 from node.learner.memory.phases import PhaseRunner
 from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import Persistence
@@ -24,6 +24,24 @@ class Measuring:
     phases: PhaseRunner
     report: Callable[[Event], None]
     clock: Callable[[], float]
+
+    def before_first_round(self, state: LearnerState, temperature: float) -> None:
+        """Measures weights that no round has changed yet."""
+        evaluation = self.evaluation
+        if evaluation is None or not evaluation.section.every_rounds or state.round:
+            return
+        began = self.clock()
+        self.report(PhaseBegan(time_seconds=began, round=1, phase="evaluate"))
+        measured = self.phases.attempt("evaluate", lambda: evaluation.baseline(temperature))
+        self.report(
+            BaselineMeasured(
+                time_seconds=self.clock(),
+                round=0,
+                prompts=evaluation.section.prompts,
+                reward_by_task=measured or {},
+                seconds=self.clock() - began,
+            )
+        )
 
     def after_round(self, state: LearnerState) -> None:
         evaluation = self.evaluation

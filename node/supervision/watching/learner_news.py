@@ -51,7 +51,7 @@ class LearnerNews:
         match event:
             case events.Averaged(partner=str()):
                 self.averaged = event
-            case events.Evaluated():
+            case events.Evaluated() | events.BaselineMeasured():
                 self._newest.pop(events.PhaseBegan, None)  # the evaluation that it announced is over
             case events.CheckpointsDamaged():
                 return [damaged_line(event)]

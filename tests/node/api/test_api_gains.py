@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from node.api.gains import MAX_PEERS, MAX_SOURCES, POOL_ROUNDS
 from node.api.gains_words import OTHERS
 from node.api.run_changes import RunChanges
 from node.api.types import GainsAnswer, TaskGain
-from node.events import NamedPeer, PeersChanged, RoundDone
+from node.events import BaselineMeasured, NamedPeer, PeersChanged, RoundDone
 from tests.factories import round_done
 
 Masses = dict[str, dict[str, float]]
@@ -97,6 +98,31 @@ def test_a_task_first_practised_later_begins_at_its_first_round() -> None:
     later = [played(n, {"add": 0.5, "sort": 0.3}, {"sort": {"bob": 1.0}}) for n in range(5, 10)]
     sort = task(gains_of(*first, *later), "sort")
     assert sort.first == sort.before == pytest.approx(0.3) and sort.samples == 40
+
+
+def test_a_change_within_the_scatter_of_rounds_is_none_and_one_beyond_it_is_told_in_the_same_sentence() -> None:
+    draws = random.Random(7)
+    masses = {"add": {"bob": 1.0}, "sort": {"bob": 1.0}}
+    rounds = [
+        played(n, {"add": draws.gauss(0.5, 0.1), "sort": draws.gauss(0.8 if n < 60 else 0.5, 0.1)}, masses)
+        for n in range(1, 200)
+    ]
+    alone = [played(n, {"add": draws.gauss(0.5, 0.1), "sort": draws.gauss(0.8, 0.1)}) for n in range(1, 40)]
+    answer = gains_of(*alone, *rounds)
+    add, sort = task(answer, "add"), task(answer, "sort")
+    assert add.change is None and sort.change == pytest.approx(sort.now - sort.before)
+    assert sort.change is not None and sort.change < -0.2
+    assert "add" not in answer.sentence and "sort" in answer.sentence
+
+
+def test_the_baseline_is_what_was_measured_before_the_first_step_and_not_the_first_round() -> None:
+    measured = BaselineMeasured(time_seconds=1.0, round=0, prompts=32, reward_by_task={"add": 0.25}, seconds=1.0)
+    changes = RunChanges()
+    for event in (measured, played(1, {"add": 1.0}), played(2, {"add": 0.0}), measured):
+        changes.add(event)
+    (add,) = changes.gains().tasks
+    assert add.first == 0.25 and add.now == pytest.approx((0.81 * 32 * 0.25 + 0.9 * 8) / (0.81 * 32 + 0.9 * 8 + 8))
+    assert add.change is None, "two rounds of eight answers, one all right and one all wrong"
 
 
 finite = st.floats(0, 1e6) | st.sampled_from([math.nan, math.inf])

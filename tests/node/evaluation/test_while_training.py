@@ -17,7 +17,16 @@ from node.configuration import Config, EvaluationSection, LearnerSection, TasksS
 from node.evaluation.evaluation import mean_rewards
 from node.evaluation.held_out import HeldOutReward
 from node.evaluation.while_training import EvaluationWhileTraining
-from node.events import CheckpointSaved, Evaluated, Event, PhaseBegan, RoundDone, decode_event, encode_event
+from node.events import (
+    BaselineMeasured,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    PhaseBegan,
+    RoundDone,
+    decode_event,
+    encode_event,
+)
 from node.learner.assembly.loading import assembled
 from node.tasks.registry import load_tasks
 from node.tasks.split import Part, held_out_prompts
@@ -72,6 +81,18 @@ def test_evaluation_measures_the_weights_of_its_round_on_the_test_set_of_each_ta
     assert kinds.index(PhaseBegan) == kinds.index(Evaluated) - 1
     assert kinds.index(RoundDone) < kinds.index(Evaluated)
     assert decode_event(encode_event(event)) == event
+
+
+def test_a_run_begins_with_what_the_weights_could_before_it_and_a_second_start_does_not(tmp_path: Path) -> None:
+    first = Node("ann", evaluation=OFTEN, folder=tmp_path, rounds=1)
+    first.learner.run(lambda: None)
+    (measured,) = [event for event in first.events if isinstance(event, BaselineMeasured)]
+    assert first.events.index(measured) < min(n for n, each in enumerate(first.events) if isinstance(each, RoundDone))
+    assert measured.prompts == 6 and measured.reward_by_task.keys() == {"first", "again"}
+    assert all(0.0 <= reward <= 1.0 for reward in measured.reward_by_task.values())
+    second = Node("ann", evaluation=OFTEN, folder=tmp_path, rounds=1)
+    second.learner.run(lambda: None)
+    assert not [event for event in second.events if isinstance(event, BaselineMeasured)]
 
 
 def test_best_weights_are_saved_at_once_and_kept_while_worse_ones_follow(

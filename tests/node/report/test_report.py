@@ -86,11 +86,13 @@ def test_totals_run_over_every_start_and_over_both_halves_of_the_log(recorded: C
     ended = Stopped(time_seconds=1021.0, round=20, because="rounds", tokens_generated_total=2000, checkpoint=None)
     facts = run_facts(recorded(*second, ended, older=first))
     assert (facts.starts, facts.rounds, facts.tokens_generated, facts.ended_because) == (2, 20, 2000, "rounds")
-    assert facts.first_reward == {"add": pytest.approx(0.1)} and facts.last_reward == {"add": pytest.approx(0.9)}
+    smoothed = 0.1 + 0.8 * (1 - 0.9**10) / (1 - 0.9**20)  # a round counts 0.9 of the next
+    assert facts.first_reward == {"add": pytest.approx(0.1)} and facts.last_reward == {"add": pytest.approx(smoothed)}
     assert (facts.sharing.used, facts.sharing.shared, facts.sharing.bytes_per_foreign_completion) == (40, 80, 100.0)
     assert [(why.reason, why.count) for why in facts.sharing.not_used] == [("late", 20)]
     assert (facts.traffic.sent_bytes, facts.traffic.received_bytes) == (750, 7500)  # totals began anew at the second
-    assert "reward   add  0.100 → 0.900" in report_lines(facts)
+    (line,) = [line for line in report_lines(facts) if line.startswith("reward")]
+    assert line == "reward   add  0.10 → 0.69  +0.59"
     assert facts.model == "wren" and run_facts(recorded(ready(name="wren+lora8"))).model == "wren+lora8"
 
 
