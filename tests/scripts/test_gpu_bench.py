@@ -16,7 +16,7 @@ from scripts.bench.gpu import __main__ as command
 from scripts.bench.gpu.bench import Bench, Check, Figure, SkippedError
 from scripts.bench.gpu.processes import run_apart
 from scripts.bench.gpu.results import SectionResult, line_of, read_lines, run_section, shares
-from scripts.bench.gpu.sections import SECTIONS, TOTAL_SECONDS, Section
+from scripts.bench.gpu.sections import FIRST_BUDGET, FIRST_SECONDS, SECTIONS, TOTAL_SECONDS, Section
 from swarm.exit_codes import ExitCode
 
 CPU = torch.device("cpu")
@@ -46,8 +46,32 @@ def test_a_machine_without_a_gpu_is_told_so(
     assert "no GPU" in capsys.readouterr().err
 
 
-def test_sections_end_within_eight_minutes_together() -> None:
-    assert sum(section.seconds for section in SECTIONS.values()) <= TOTAL_SECONDS < 480
+def test_no_budget_exceeds_the_eight_minutes_or_the_two_of_the_first_part() -> None:
+    assert TOTAL_SECONDS < 480 and FIRST_SECONDS <= 120
+    assert FIRST_BUDGET <= FIRST_SECONDS and max(s.seconds for s in SECTIONS.values()) <= TOTAL_SECONDS - FIRST_SECONDS
+
+
+def test_on_a_gpu_every_section_runs_at_tiny_sizes_before_any_is_timed_and_the_file_is_written_after_each(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran, path = list[tuple[str, str]](), tmp_path / "gpu.json"
+
+    def apart(name: str, scale: str, seconds: float) -> tuple[SectionResult, dict[str, Any]]:
+        if ran:
+            assert json.loads(path.read_text())["device"] == {"name": "a card"}
+        ran.append((name, scale))
+        assert 0 < seconds <= (FIRST_BUDGET if scale == "tiny" else SECTIONS[name].seconds)
+        return SectionResult("failed" if (name, scale) == ("head", "tiny") else "passed"), {"name": "a card"}
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(command, "run_apart", apart)
+    assert command.main(["--json", str(path), "--only", "limits", "--only", "head"]) == ExitCode.FAULT
+    assert ran == [("limits", "tiny"), ("head", "tiny"), ("limits", "full"), ("head", "full")]
+    found = json.loads(path.read_text())
+    assert found["first"]["head"]["status"] == "failed" and found["sections"]["head"]["status"] == "passed"
+    ran.clear()
+    assert command.main(["--first", "--json", str(path), "--only", "limits"]) == ExitCode.DONE
+    assert ran == [("limits", "tiny")]
 
 
 def test_a_failing_section_is_recorded_and_the_next_one_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

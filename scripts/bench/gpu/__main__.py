@@ -1,11 +1,13 @@
 """Runs every CUDA and Triton path against its reference, then times it against what this card can do. Prints one JSON.
 
-    python -m scripts.bench.gpu [--json FILE] [--only NAME ...] [--quick]
+    python -m scripts.bench.gpu [--json FILE] [--only NAME ...] [--quick] [--first]
     python -m scripts.bench.gpu --interpret
 
-It takes less than eight minutes. Each section runs in a process of its own and within its own time, so that a failure
-is recorded with its traceback and the others go on. A section whose packages are not installed says so and is skipped.
-``--interpret`` runs all of it at tiny sizes on this CPU, Triton's kernels in its interpreter.
+It takes less than eight minutes. In the first two all sections run at tiny sizes, which answers whether each path runs
+and agrees; ``--first`` ends there. Each section runs in a process of its own and within its own time, so that a failure
+is recorded with its traceback and the others go on; FILE is written after each. A section whose packages are not
+installed says so and is skipped. ``--interpret`` runs all of it at tiny sizes on this CPU, Triton's kernels in its
+interpreter.
 
 Exit codes: 0 where all checks passed, 1 where one did not or a section ended early, 69 on a machine without a GPU.
 """
@@ -22,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 if "--interpret" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
@@ -31,11 +33,13 @@ import torch
 
 from node.kernels import dispatch
 from node.version import VERSION
-from scripts.bench.gpu.bench import Bench
+from scripts.bench.gpu.bench import Bench, Scale
 from scripts.bench.gpu.processes import run_apart
 from scripts.bench.gpu.results import SectionResult, end_line, line_of, run_section, shares
-from scripts.bench.gpu.sections import SECTIONS, TOTAL_SECONDS
+from scripts.bench.gpu.sections import FIRST_BUDGET, FIRST_SECONDS, SECTIONS, TOTAL_SECONDS
 from swarm.exit_codes import ExitCode
+
+Part = Literal["first", "sections"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,22 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("no GPU: torch finds no CUDA device; --interpret checks the kernels on this CPU", file=sys.stderr)
         return ExitCode.UNREACHABLE
     names = options.only or list(SECTIONS)
-    results: dict[str, SectionResult] = {}
-    device: dict[str, Any] = {}
-    began = time.monotonic()
-    for name in names:
-        _say(f"{name} …")
-        if options.interpret:
-            results[name], device = _run_interpreted(name), _facts(torch.device("cpu"))
-        else:
-            left = TOTAL_SECONDS - (time.monotonic() - began)
-            budget = min(SECTIONS[name].seconds, left)
-            results[name], facts = run_apart(name, "quick" if options.quick else "full", budget)
-            device = device or facts
-        _say(_summary(results[name]))
-    passed = not any(result.bad for result in results.values())
-    _write(options, device, results, passed=passed, seconds=time.monotonic() - began)
-    return ExitCode.DONE if passed else ExitCode.FAULT
+    found = _Found(options)
+    if options.interpret:
+        found.device = _facts(torch.device("cpu"))
+        for name in names:
+            found.add("sections", name, _run_interpreted(name))
+    else:
+        scale: Scale = "quick" if options.quick else "full"
+        for name in names:
+            found.run("first", name, "tiny", min(FIRST_BUDGET, FIRST_SECONDS - found.seconds))
+        for name in names if not options.first else ():
+            found.run("sections", name, scale, min(SECTIONS[name].seconds, TOTAL_SECONDS - found.seconds))
+    found.end()
+    return ExitCode.DONE if found.passed else ExitCode.FAULT
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -70,6 +71,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON here instead of printing it")
     parser.add_argument("--only", action="append", choices=list(SECTIONS), metavar="NAME", help=", ".join(SECTIONS))
+    parser.add_argument("--first", action="store_true", help="the first part alone: does each path run and agree")
     parser.add_argument("--quick", action="store_true", help="smaller sizes")
     parser.add_argument("--interpret", action="store_true", help="tiny sizes on this CPU, in Triton's interpreter")
     for internal in ("--child", "--scale", "--into"):
@@ -132,42 +134,70 @@ def _facts(device: torch.device) -> dict[str, Any]:
     return facts
 
 
-def _write(
-    options: argparse.Namespace,
-    device: dict[str, Any],
-    results: dict[str, SectionResult],
-    *,
-    passed: bool,
-    seconds: float,
-) -> None:
-    measured = results.get("limits", SectionResult()).figures
-    limits = {figure.name: figure.value for figure in measured if figure.unit in ("B/s", "FLOP/s")}
-    found = {
-        "name": "gpu",
-        "version": VERSION,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "scale": "interpreted" if options.interpret else "quick" if options.quick else "full",
-        "device": device,
-        "limits": limits,
-        "passed": passed,
-        "seconds": round(seconds, 1),
-        "sections": {name: result.as_json(limits) for name, result in results.items()},
-    }
-    for name, result in results.items():
-        for figure in result.figures:
-            reached = ", ".join(f"{share:.1%} {key.replace('_', ' ')}" for key, share in shares(figure, limits).items())
-            _say(f"  {name:<26} {figure.name:<56} {figure.value:>12.4g} {figure.unit:<9} {reached}")
-    text = json.dumps(found, indent=1)
-    if options.json is None:
-        print(text)
-    else:
-        options.json.write_text(text + "\n")
+class _Found:
+    """The results of both parts; the file of ``--json`` always holds what is there."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._began = time.monotonic()
+        self.device: dict[str, Any] = {}
+        self._parts: dict[Part, dict[str, SectionResult]] = {"first": {}, "sections": {}}
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def passed(self) -> bool:
+        return not any(result.bad for results in self._parts.values() for result in results.values())
+
+    def run(self, part: Part, name: str, scale: Scale, budget: float) -> None:
+        result, facts = run_apart(name, scale, budget)
+        self.device = self.device or facts
+        self.add(part, name, result)
+
+    def add(self, part: Part, name: str, result: SectionResult) -> None:
+        self._parts[part][name] = result
+        _say(f"{name}{' (first part)' if part == 'first' else ''}: {_summary(result)}")
+        if self._options.json is not None:
+            self._options.json.write_text(self._text())
+
+    def end(self) -> None:
+        """Prints the table of figures, and the JSON where it has no file."""
+        for name, result in self._parts["sections"].items():
+            for figure in result.figures:
+                reached = shares(figure, self._limits())
+                said = ", ".join(f"{share:.1%} {key.replace('_', ' ')}" for key, share in reached.items())
+                _say(f"  {name:<26} {figure.name:<56} {figure.value:>12.4g} {figure.unit:<9} {said}")
+        if self._options.json is None:
+            print(self._text(), end="")
+
+    def _limits(self) -> dict[str, float]:
+        measured = self._parts["sections"].get("limits", SectionResult()).figures
+        return {figure.name: figure.value for figure in measured if figure.unit in ("B/s", "FLOP/s")}
+
+    def _text(self) -> str:
+        limits = self._limits()
+        found = {
+            "name": "gpu",
+            "version": VERSION,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "scale": "interpreted" if self._options.interpret else "quick" if self._options.quick else "full",
+            "device": self.device,
+            "limits": limits,
+            "passed": self.passed,
+            "seconds": round(self.seconds, 1),
+        } | {
+            part: {name: result.as_json(limits) for name, result in results.items()}
+            for part, results in self._parts.items()
+        }
+        return json.dumps(found, indent=1) + "\n"
 
 
 def _summary(result: SectionResult) -> str:
     good = sum(check.passed for check in result.checks)
     because = f": {result.because}" if result.because else ""
-    return f"  {result.status} in {result.seconds:.1f} s, {good} of {len(result.checks)} checks passed{because}"
+    return f"{result.status} in {result.seconds:.1f} s, {good} of {len(result.checks)} checks passed{because}"
 
 
 def _say(text: str) -> None:

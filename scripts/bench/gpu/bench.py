@@ -113,6 +113,16 @@ class Bench:
         last.synchronize()
         return 1e-3 * float(first.elapsed_time(last))
 
+    def busy_seconds(self, work: Callable[[], object]) -> float:
+        """Returns the seconds of one run in which the device computed; the rest of its time it waited for the host."""
+        on_card = self.device.type == "cuda"
+        kinds = torch.profiler.ProfilerActivity
+        with torch.profiler.profile(activities=[kinds.CUDA if on_card else kinds.CPU]) as seen:
+            work()
+            self.synchronize()
+        events = seen.key_averages()
+        return 1e-6 * float(sum(e.self_device_time_total if on_card else e.self_cpu_time_total for e in events))
+
     def synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()

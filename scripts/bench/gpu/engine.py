@@ -26,6 +26,27 @@ def engine(bench: Bench) -> None:
         _against_the_model(bench, random_policy(shape, bench.device, dtype, layers=layers))
     _trained(bench)
     _speed(bench)
+    _lengths(bench)
+
+
+def _lengths(bench: Bench) -> None:
+    """Attention of many distinct lengths, once each, as a learner has them: with torch's plans of cuDNN and without."""
+    attend = torch.nn.functional.scaled_dot_product_attention
+    lengths = bench.at_scale(tiny=range(4, 6), quick=range(40, 60), full=range(40, 100))
+    rows = [torch.randn(4, 14, length, 64, device=bench.device, dtype=torch.bfloat16) for length in lengths]
+
+    def each() -> None:
+        for row in rows:
+            attend(row, row, row, is_causal=True)
+
+    was = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    try:
+        for on in (True, False):
+            torch.backends.cuda.enable_cudnn_sdp(on)
+            name = f"attention of a length not seen before, cuDNN {'on' if on else 'off'}"
+            bench.figure(name, 1e3 * bench.wall_seconds(each) / len(rows), "ms")
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was)
 
 
 def _trained(bench: Bench) -> None:
@@ -107,6 +128,15 @@ def _speed(bench: Bench) -> None:
     tokens = sum(len(s.token_ids) for group in samples for s in group)
     bench.figure(f"{shape}: generated, {prompts} × {completions} rows", tokens / spent, "tokens/s")
     bench.figure(f"{shape}: memory of generating", extra, "B")
+    busy, whole = bench.busy_seconds(lambda: held.generate(requests, Sampling(1.0, 0))), spent
+    bench.figure(f"{shape}: share of the time in which the card computes", busy / whole, "")
+    short = requests_of(prompts, completions, policy.tokens.vocabulary, bench.at_scale(tiny=3, quick=40, full=40), new)
+    seconds_short = bench.wall_seconds(lambda: held.generate(short, Sampling(1.0, 0)))
+    bench.figure(
+        f"{shape}: generated after short prompts, at most",
+        prompts * completions * new / seconds_short,
+        "tokens/s",
+    )
     weights = body_parameters(policy) + policy.base.get_output_embeddings().weight.numel()  # type: ignore[no-untyped-call]
     # Each step reads every weight once; keys and values come on top.
     bench.timed(f"{shape}: generating, against reading the weights", spent, bytes_moved=2.0 * weights * new)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from scripts.bench.gpu.bench import Bench
+from scripts.bench.gpu.beside import beside
 from scripts.bench.gpu.decoding import decoding
 from scripts.bench.gpu.drawing import drawing
 from scripts.bench.gpu.engine import engine
@@ -19,6 +20,9 @@ from scripts.bench.gpu.weights import sparse_updates, weight_diffs
 
 TOTAL_SECONDS: Final = 470.0
 """Under eight minutes: a machine that is lent runs one command for ten."""
+FIRST_SECONDS: Final = 120.0
+"""Of the first part: every section at tiny sizes, which answers whether each path runs and agrees."""
+FIRST_BUDGET: Final = 25.0  # of one section in it
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
         "drawing": Section(drawing, 40),
         "head": Section(head, 50),
         "engine": Section(engine, 60),
+        "beside": Section(beside, 40),
     }
     | {name: Section(partial(learner_round, name=name), 48) for name in LEARNERS}
 )
