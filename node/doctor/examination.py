@@ -94,6 +94,7 @@ def _computing(torch: machine_facts.TorchFacts, running: RunningFacts, fit: FitR
         yield machine.judge_python(python_version(), wanted.python)
         yield machine.judge_packages(wanted.packages, {name: machine_facts.installed_version(name) for name in names})
     yield machine.judge_torch(torch)
+    yield machine.judge_power(machine_facts.power_facts(), torch.probe)
     yield machine.judge_memory(machine_facts.memory_facts(), running.locked, fit)
 
 

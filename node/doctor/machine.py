@@ -10,8 +10,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from node.doctor.findings import Finding, error, ok, warning
-from node.doctor.machine_facts import ClockFacts, DiskFacts, MemoryFacts, TorchFacts
+from node.doctor.gpu_devices import WSL2
+from node.doctor.machine_facts import ClockFacts, DiskFacts, MemoryFacts, PowerFacts, TorchFacts
 from node.fit.table import FitReport
+from node.policy.device_probe_result import TorchProbe
 from node.printable import printable
 from node.quantities import counted, size, times
 from node.supervision.watching.clock_watch import judge_offsets
@@ -79,6 +81,26 @@ def judge_torch(facts: TorchFacts) -> Finding:
             "pip install --force-reinstall torch==2.13.* from PyPI, without the index of CPU builds",
         )
     return ok("torch", message)
+
+
+def judge_power(facts: PowerFacts, probe: TorchProbe | None) -> Finding:
+    """Says what slows this machine down, and which graphics are not used."""
+    said = []
+    if facts.throttled:
+        said.append(f"the processor slowed down for its heat {times(facts.throttled)} since the machine's start")
+    if WSL2 in facts.graphics:
+        said.append(
+            "WSL2: memory is the virtual machine's (memory= in .wslconfig), and other machines reach this one with "
+            "networkingMode=mirrored there alone"
+        )
+    unused = [maker for maker in facts.graphics if maker in ("Intel", "AMD")]
+    if unused and (probe is None or probe.device == "cpu"):
+        said.append(f"graphics of {' and '.join(unused)} are not used with this build of torch")
+    message = "; ".join(said) or "nothing known slows this machine down"
+    if facts.on_battery:
+        remedy = "plug it in, or train only then: --set machine.pause_when=battery"
+        return warning("machine", f"it runs on battery, slower and not for long; {message}", remedy)
+    return ok("machine", message)
 
 
 def judge_memory(facts: MemoryFacts, running: bool, fit: FitReport | str) -> Finding:

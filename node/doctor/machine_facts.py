@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from node.checkpoints.checkpoint_files import rounds
 from node.configuration import Config
 from node.configuration.published import is_hub_id
-from node.doctor.gpu_devices import has_nvidia
+from node.doctor.gpu_devices import devices, has_nvidia
 from node.engines.vllm_backend.environment import Installed
 from node.fit.host_memory import PROC, control_group_room, machine_bytes
 from node.fit.machine import Machine
@@ -28,6 +28,7 @@ from node.home import Home
 from node.policy.device_probe_result import TorchProbe
 from node.policy.model_files import model_folder
 from node.policy.torch_process import NoAnswer, ask_torch
+from node.supervision.pausing.machine_readings import on_battery
 from node.tasks.registry import load_tasks
 from protocol.errors import ConfigurationError
 from swarm.blobs.disk_bytes import disk_bytes_below
@@ -35,6 +36,7 @@ from swarm.donors.donor_list import may_have_donors
 
 DISTRIBUTION = "starling-swarm"
 CLOCK_READINGS = 1000
+PROCESSORS = Path("/sys/devices/system/cpu")
 BYTES_A_WEIGHT = 12  # of a first checkpoint: a float32 and AdamW's two moments
 USUAL_RANK = 16  # of an adapter, where every weight would not fit
 MEMORY_SHARE = 0.5  # that weights and moments may take before an adapter is trained instead
@@ -53,6 +55,15 @@ class TorchFacts:
     probe: TorchProbe | None
     failure: str | None  # why there is no probe
     nvidia_present: bool  # whether a driver of an NVIDIA GPU is loaded
+
+
+@dataclass(frozen=True, slots=True)
+class PowerFacts:
+    """What makes a machine slower than it could be."""
+
+    on_battery: bool | None  # None: the system does not tell
+    throttled: int  # times since the machine's start that the processor slowed down for its heat; 0 where unknown
+    graphics: tuple[str, ...]  # as ``gpu_devices.devices`` names them
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +126,11 @@ def torch_facts(device: str, dtype: str) -> TorchFacts:
     if isinstance(probe, NoAnswer):
         return TorchFacts(None, probe.reason, nvidia)
     return TorchFacts(probe, None, nvidia)
+
+
+def power_facts(processors: Path = PROCESSORS) -> PowerFacts:
+    counts = processors.glob("cpu[0-9]*/thermal_throttle/package_throttle_count")
+    return PowerFacts(on_battery(), max((int(path.read_text()) for path in counts), default=0), devices())
 
 
 def memory_facts() -> MemoryFacts:

@@ -22,15 +22,25 @@ from node.configuration import Config, PolicySection
 from node.doctor import data_directory
 from node.doctor.data_directory import CheckpointFacts, RunningFacts, checkpoint_facts
 from node.doctor.findings import Finding, Severity, error, ok, report_of, warning
-from node.doctor.machine import judge_clock, judge_disk, judge_memory, judge_packages, judge_python, judge_torch
+from node.doctor.machine import (
+    judge_clock,
+    judge_disk,
+    judge_memory,
+    judge_packages,
+    judge_power,
+    judge_python,
+    judge_torch,
+)
 from node.doctor.machine_facts import (
     ClockFacts,
     ClockReading,
     DiskFacts,
     MemoryFacts,
+    PowerFacts,
     TorchFacts,
     available_memory_bytes,
     disk_facts,
+    power_facts,
     requirements,
     torch_facts,
 )
@@ -324,3 +334,19 @@ def test_a_running_node_is_reported_with_its_state_and_how_a_process_of_it_ended
     with_remedy(judge(ended), WARNING, "the learner was killed", "/data/logs")
     again = RunningFacts(True, running(NodeState.TRAINING, "the learner was killed"), None)
     with_remedy(judge(again), WARNING, "training", "the learner was killed", "/data/logs")
+
+
+def test_a_laptop_on_battery_is_warned_and_told_what_slows_it_down(tmp_path: Path) -> None:
+    count = tmp_path / "cpu0" / "thermal_throttle" / "package_throttle_count"
+    count.parent.mkdir(parents=True)
+    count.write_text("12\n")
+    assert power_facts(tmp_path).throttled == 12
+    found = judge_power(PowerFacts(on_battery=True, throttled=12, graphics=("Intel", "WSL2")), None)
+    assert (
+        found.severity is Severity.WARNING
+        and "battery" in found.message
+        and "pause_when=battery" in (found.remedy or "")
+    )
+    assert "12 times" in found.message and ".wslconfig" in found.message and "graphics of Intel" in found.message
+    calm = judge_power(PowerFacts(on_battery=False, throttled=0, graphics=()), None)
+    assert calm == ok("machine", "nothing known slows this machine down")
