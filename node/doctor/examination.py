@@ -51,7 +51,9 @@ def examine(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]
     fit = _fit(home, config, torch.probe, vllm, wrong)
     findings = [*_configured(home, resolved, used, wrong), *_computing(torch, running, fit)]
     on_card = torch.probe is not None and torch.probe.device == "cuda"
-    engine = EngineFacts(vllm, on_card, config.policy.four_bit is True, in_shards=config.learner.devices > 1)
+    parameters = 0 if isinstance(fit, str) else fit.parameters
+    four_bit, in_shards = config.policy.four_bit is True, config.learner.devices > 1
+    engine = EngineFacts(vllm, on_card, four_bit, parameters, in_shards)
     findings.append(judge_engine(config, running, engine))
     findings += [*_network(home, config, running, peers), *_data(home, config, running, fit)]
     findings.append(machine.judge_clock(_clock(home, began, running, peers)))

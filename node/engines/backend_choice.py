@@ -15,6 +15,8 @@ WHERE: Final[Mapping[BackendName, str]] = {
     "vllm": "vLLM, in a process and an environment of its own",
 }
 
+LARGE_PARAMETERS: Final = 6_000_000_000  # what is sold as 7 B
+
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
@@ -23,6 +25,7 @@ class EngineFacts:
     vllm: Installed | None
     on_card: bool  # the learner computes on an NVIDIA GPU
     four_bit: bool  # the base model is in 4 bits
+    parameters: int = 0  # of the model; 0 where it is not known
     in_shards: bool = False  # the learner's process has a part of the weights alone (learner.devices)
 
 
@@ -34,13 +37,17 @@ class BackendChoice:
 
 
 def choose_backend(section: EngineSection, facts: EngineFacts) -> BackendChoice:
-    """Returns what is set, if it can be had; for "auto" vLLM where it was installed for the card that the learner
-    uses."""
+    """Returns what is set, if it can be had. For "auto" it is vLLM where that was installed for the card that the
+    learner uses and the model is large; a small one is held up by the host, which does less in the embedded engine
+    (docs/gpu.md, by arithmetic)."""
     unfit = _unfit_for_vllm(facts)
     own: BackendName = "process" if facts.in_shards else "torch"
     if section.backend == "auto":
-        chosen: BackendName = "vllm" if unfit is None and facts.vllm is not None and _is_for_card(facts) else own
+        could = unfit is None and facts.vllm is not None and _is_for_card(facts)
+        chosen: BackendName = "vllm" if could and facts.parameters >= LARGE_PARAMETERS else own
         because = ", learner.devices above 1" if facts.in_shards else ""
+        if could and chosen != "vllm":
+            because += f'; "vllm" would take vLLM, which "auto" takes from {LARGE_PARAMETERS / 1e9:g} B parameters on'
         return BackendChoice(chosen, f'{WHERE[chosen]} (engine.backend = "auto"{because})', chosen)
     if section.backend == "vllm" and unfit is not None:
         return BackendChoice(own, f'{unfit} (engine.backend = "vllm")', "vllm")

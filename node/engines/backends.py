@@ -56,7 +56,7 @@ def engine_of(parts: EngineParts, stack: ExitStack) -> Engine:
     """Returns the engine that is configured, or the embedded one in its place; ``stack`` ends what it starts."""
     policy = parts.policy
     on_card, in_shards = policy.device.type == "cuda", parts.config.learner.devices > 1
-    facts = EngineFacts(environment_at(os.environ).installed(), on_card, policy.four_bit, in_shards)
+    facts = EngineFacts(environment_at(os.environ).installed(), on_card, policy.four_bit, policy.parameters, in_shards)
     choice = choose_backend(parts.config.engine, facts)
     return BACKENDS[choice.backend](parts, choice, stack)
 

@@ -79,7 +79,7 @@ def workload_of(
     runs_ahead = learner.max_staleness > 0
     waiting = 1 + behind if runs_ahead or behind else 0
     four_bit = chosen(config.policy.four_bit, False)  # where that is "auto", ``node.fit.vllm.vllm_of`` looks again
-    facts = EngineFacts(vllm, on_card=card_bytes is not None, four_bit=four_bit, in_shards=learner.devices > 1)
+    facts = EngineFacts(vllm, card_bytes is not None, four_bit, sizes.parameters, in_shards=learner.devices > 1)
     backend = choose_backend(config.engine, facts).backend
     elsewhere = backend != "torch" or learner.devices > 1
     averages_proximal = objective.correction in AVERAGING_CORRECTIONS

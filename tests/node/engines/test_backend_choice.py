@@ -9,7 +9,7 @@ from node.engines.backend_choice import EngineFacts, choose_backend, donors_unus
 from node.engines.vllm_backend.environment import Installed
 
 NOTHING = EngineFacts(vllm=None, on_card=True, four_bit=False)
-FOR_CARDS = EngineFacts(Installed("cuda", "0.32.0"), on_card=True, four_bit=False)
+FOR_CARDS = EngineFacts(Installed("cuda", "0.32.0"), on_card=True, four_bit=False, parameters=7_600_000_000)
 FOR_PROCESSORS = EngineFacts(Installed("cpu", "0.32.0"), on_card=False, four_bit=False)
 
 
@@ -30,11 +30,20 @@ def test_an_engine_that_needs_nothing_is_the_one_that_is_set(backend: str, facts
         (EngineFacts(FOR_CARDS.vllm, on_card=False, four_bit=False), "torch"),
         (EngineFacts(FOR_PROCESSORS.vllm, on_card=True, four_bit=False), "torch"),
         (EngineFacts(FOR_CARDS.vllm, on_card=True, four_bit=True), "torch"),
+        (replace(FOR_CARDS, parameters=1_500_000_000), "torch"),
+        (replace(FOR_CARDS, parameters=0), "torch"),
     ],
 )
-def test_auto_takes_vllm_where_it_was_installed_for_the_card_that_is_used(facts: EngineFacts, backend: str) -> None:
+def test_auto_takes_vllm_for_a_large_model_where_it_was_installed_for_the_card_that_is_used(
+    facts: EngineFacts, backend: str
+) -> None:
     choice = choose_backend(EngineSection(), facts)
     assert (choice.backend, choice.wanted) == (backend, backend)
+
+
+def test_auto_names_vllm_where_it_is_there_and_not_taken() -> None:
+    assert '"vllm" would take vLLM' in choose_backend(EngineSection(), replace(FOR_CARDS, parameters=1)).because
+    assert "vLLM" not in choose_backend(EngineSection(), NOTHING).because
 
 
 def test_vllm_that_cannot_be_had_is_replaced_and_the_remedy_told() -> None:

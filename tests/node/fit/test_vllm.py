@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from node.engines.vllm_backend.environment import Installed
 from node.fit.footprint import Phase, footprint_of, trained_parameters, weight_bytes
+from node.fit.model_sizes import ModelSizes
 from node.fit.workload import VllmMemory, workload_of
 from tests.node.fit.shapes import GB, PLAIN, ROUND, config, sizes
 
-QWEN = sizes("Qwen2.5-0.5B")
+QWEN, LARGE = sizes("Qwen2.5-0.5B"), sizes("Qwen2.5-0.5B", layers=500)
 CPU, CUDA = Installed("cpu", "0.32.0"), Installed("cuda", "0.32.0")
 ON_VLLM = replace(ROUND, engine_elsewhere=True, vllm=VllmMemory(GB, 30 * GB))
 EMBEDDED_ALONE = {"engine process", "weights in the engine's process", "keys and values", "sampling", "prompts"}
@@ -55,17 +56,19 @@ def test_on_a_card_it_has_its_share_while_the_round_generates_and_main_memory_wh
 
 
 @pytest.mark.parametrize(
-    ("backend", "installed", "card_bytes", "counted"),
+    ("backend", "model", "installed", "card_bytes", "counted"),
     [
-        ("vllm", CUDA, 80 * GB, VllmMemory(2**30, 40 * GB)),
-        ("auto", CUDA, 80 * GB, VllmMemory(2**30, 40 * GB)),
-        ("auto", CPU, None, None),  # on a processor it is the engine only for who sets it
-        ("vllm", CPU, None, VllmMemory(2**30)),
-        ("vllm", None, 80 * GB, None),  # the embedded engine takes over
+        ("vllm", QWEN, CUDA, 80 * GB, VllmMemory(2**30, 40 * GB)),
+        ("auto", LARGE, CUDA, 80 * GB, VllmMemory(2**30, 40 * GB)),
+        ("auto", QWEN, CUDA, 80 * GB, None),  # a small model has the embedded engine
+        ("auto", LARGE, CPU, None, None),  # on a processor it is the engine only for who sets it
+        ("vllm", QWEN, CPU, None, VllmMemory(2**30)),
+        ("vllm", QWEN, None, 80 * GB, None),  # the embedded engine takes over
     ],
 )
 def test_it_is_counted_where_it_will_generate(
     backend: str,
+    model: ModelSizes,
     installed: Installed | None,
     card_bytes: int | None,
     counted: VllmMemory | None,
@@ -73,7 +76,7 @@ def test_it_is_counted_where_it_will_generate(
 ) -> None:
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     chosen = config(engine={"backend": backend, "memory_share": 0.5})
-    found = workload_of(chosen, (), QWEN, card_bytes=card_bytes, vllm=installed)
+    found = workload_of(chosen, (), model, card_bytes=card_bytes, vllm=installed)
     assert found.vllm == counted and found.engine_elsewhere == (counted is not None)
 
 
