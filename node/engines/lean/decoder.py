@@ -29,6 +29,7 @@ from node.engines.lean.passes import Pass, RowPositions
 from node.engines.lean.rotations import Rotations
 from node.engines.lean.row_slots import RowSlots
 from node.engines.lean.seated_prompts import SeatedPrompts
+from node.engines.lean.step_graphs import StepGraphs, graph_rows, recorder_for
 from node.engines.lean.step_kernels import step_kernels_for
 from node.engines.lean.timeline import RowTimeline
 from node.kernels.cpu_decoding import HEAD_MULTIPLE, NO_OTHER_PART, NO_SCALE, attend, rms_norm, rotate_heads
@@ -64,6 +65,7 @@ class LeanDecoder:
         exact_on_cpu = self._device.type == "cpu" and self._dtype == torch.float32
         self._kernels = step_kernels_for(self._shape, self._device, self._dtype)
         self._compiled = exact_on_cpu and self._shape.head_size % HEAD_MULTIPLE == 0 and self._kernels is None
+        self._graphs = StepGraphs(self._step_by_kernels, recorder_for(self._device) if self._kernels else None)
         self._store: Tensor
         self._rows: RowTimeline | RowSlots | DeviceRows
         self._prompts: SeatedPrompts | DevicePrompts | None
@@ -72,9 +74,11 @@ class LeanDecoder:
         self.refresh()
 
     def refresh(self) -> None:
+        self._graphs.forget()
         self._weights = self._packer.pack()
 
     def release(self) -> None:
+        self._graphs.forget()
         self._store, self._rows = self._without_rows
         self._prompts = None
 
@@ -95,6 +99,7 @@ class LeanDecoder:
         return None if self._prompts is None else self._prompts.free
 
     def begin(self, rows: int, completions: Sequence[int], longest_prompt: int, longest_completion: int) -> None:
+        self._graphs.forget()
         plan = plan_cache(rows, completions, longest_prompt, longest_completion, shared=self._shared_prompts)
         self._make_room(plan, longest_prompt)
         self._rotations.make_table(longest_prompt + longest_completion, self._shape.head_size)
@@ -141,21 +146,30 @@ class LeanDecoder:
         return self._compiled
 
     def step(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
+        if isinstance(self._rows, DeviceRows):
+            present = self._rows.rows
+            self._positions.tokens[:present].copy_(tokens)
+            logits = self._graphs.logits(graph_rows(present, len(self._positions.tokens)))
+            self._advance(1)
+            return logits[:present]
         if isinstance(self._rows, RowTimeline):
             self._rows.make_room()
         of_pass = self._positions.next_pass(tokens, drafts, self._rows, self._prompts)
         x = functional.embedding(of_pass.tokens, self._weights.embedding)
-        if self._kernels is not None:
-            for index, layer in enumerate(self._weights.layers):
-                x = self._rest_of_layer(x, self._attend_by_kernels(x, layer, index), layer)
-        else:
-            rotations = self._rotations.at(of_pass.positions)
-            for index, layer in enumerate(self._weights.layers):
-                heads = self._heads(x, layer, rotations)  # (n, kv heads, queries + 2, size)
-                mixed = self._attend_compiled(heads, index, of_pass) if self._compiled else self._attend(heads, index)
-                x = self._rest_of_layer(x, mixed, layer)
+        rotations = self._rotations.at(of_pass.positions)
+        for index, layer in enumerate(self._weights.layers):
+            heads = self._heads(x, layer, rotations)  # (n, kv heads, queries + 2, size)
+            mixed = self._attend_compiled(heads, index, of_pass) if self._compiled else self._attend(heads, index)
+            x = self._rest_of_layer(x, mixed, layer)
         self._advance(1 if drafts is None else drafts.counts + 1)
         return self._logits(x)[: of_pass.wanted]
+
+    def _step_by_kernels(self, rows: int) -> Tensor:
+        """Returns the logits after the newest tokens of the first ``rows`` rows, present or not."""
+        x = functional.embedding(self._positions.tokens[:rows], self._weights.embedding)
+        for index, layer in enumerate(self._weights.layers):
+            x = self._rest_of_layer(x, self._attend_by_kernels(x, layer, index), layer)
+        return self._logits(x)
 
     def take_back(self, counts: NDArray[np.int64]) -> None:
         self._advance(-counts)

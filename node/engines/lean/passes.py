@@ -31,10 +31,11 @@ class Pass:
 
 
 class RowPositions:
-    """Where in its completion each row's next token is, prompt included: ``positions`` (rows,) int64 on the device."""
+    """Where in its completion each row's next token is, prompt included: ``positions`` (rows,) int64 on the device, and
+    the newest tokens of all rows in the last pass, ``tokens`` (rows,)."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
-        self._tokens = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.tokens = torch.zeros(rows, dtype=torch.int64, device=device)
         self.positions = torch.zeros(rows, dtype=torch.int64, device=device)
 
     def join(self, rows: slice, lengths: Sequence[int]) -> None:
@@ -58,11 +59,11 @@ class RowPositions:
             return self._drafted(tokens, drafts, rows, prompts)
         present = rows.rows
         count = _computed(present)
-        self._tokens[:present].copy_(tokens)
+        self.tokens[:present].copy_(tokens)
         row_of = np.arange(present)
         slots = _slots_of(rows, row_of, np.zeros(present, dtype=np.int64))
         seats = prompts.seats if isinstance(prompts, SeatedPrompts) else None
-        return Pass(present, self._tokens[:count], self.positions[:count], row_of, slots, seats)
+        return Pass(present, self.tokens[:count], self.positions[:count], row_of, slots, seats)
 
     def _drafted(
         self, newest: Tensor, drafts: Drafts, rows: RowTimeline | RowSlots, prompts: SharedPrompts | None
