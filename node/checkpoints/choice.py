@@ -10,10 +10,11 @@ from node.checkpoints.checkpoint_files import read_whole, rounds
 from protocol.errors import ConfigurationError, StorageError
 
 BEST: Final = "best"
+LAST: Final = "last"
 
 
 def named_checkpoint(folder: Path, name: str) -> Path:
-    """Returns the checkpoint that a user names: "best", the number of a round in ``folder``, or a path.
+    """Returns the checkpoint that a user names: "best", "last", the number of a round in ``folder``, or a path.
 
     Raises ``ConfigurationError`` where there is none, with those that there are.
     """
@@ -25,6 +26,11 @@ def named_checkpoint(folder: Path, name: str) -> Path:
                 f"evaluation.every_rounds rounds; name a round instead ({_listed(folder)})"
             )
         return found.path
+    if name == LAST:
+        newest = newest_whole(folder)
+        if newest is None:
+            raise ConfigurationError(f"no checkpoint in {folder} is whole: starling up trains one")
+        return newest[0]
     path = folder / f"round-{int(name):06d}" if name.isascii() and name.isdigit() else Path(name).expanduser()
     if not path.is_dir():
         raise ConfigurationError(f"--checkpoint {name}: there is no folder {path}; {folder} has {_listed(folder)}")

@@ -35,6 +35,7 @@ from node.cli.verbs import (
     swarm,
     tasks,
     top,
+    try_model,
     up,
     version,
 )
@@ -45,8 +46,8 @@ HELP = """Train a language model together with nodes on other machines: no coord
 
 Start a node: starling up. Look at it from another terminal: starling status. Stop it with Ctrl-C or starling down.
 In the background: starling up --detach, starling logs -f. Have the machine for yourself: starling pause --for 2h.
-See three nodes learn from each other: starling demo. Let the shell complete verbs, options and keys, once:
-starling --install-completion.
+Ask the model, before and after training: starling try. See three nodes learn from each other: starling demo.
+Let the shell complete verbs, options and keys, once: starling --install-completion.
 
 Exit codes: 0 done, 1 fault, 2 usage, 69 unreachable, 74 not saved, 75 try again, 77 refused, 78 bad configuration,
 130 interrupted.
@@ -81,6 +82,7 @@ GROUPS: Final[Mapping[str, Mapping[str, typer.Typer | Callable[..., None]]]] = {
     },
     "Models": {
         "tasks": tasks.tasks,
+        "try": try_model.try_model,
         "eval": eval.evaluate,
         "export": export.export,
         "fit": fit.fit,

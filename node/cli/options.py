@@ -49,8 +49,8 @@ CheckpointOption = Annotated[
     str | None,
     typer.Option(
         "--checkpoint",
-        metavar="N|PATH|best",
-        help="A checkpoint: a round's number, a folder, or the best by evaluation. Default: the newest in --home.",
+        metavar="best|last|N|PATH",
+        help="A checkpoint: the best by evaluation, the newest in --home (default), a round's number, or a folder.",
     ),
 ]
 SetOption = Annotated[

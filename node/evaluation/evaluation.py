@@ -9,31 +9,25 @@ choose no checkpoint.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import torch
-
-from node.checkpoints import checkpoints
-from node.checkpoints.checkpoint_files import rounds
 from node.configuration import DEFAULT_ROWS, Config, chosen
 from node.engines.engine import Engine, GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation_result import Evaluation
-from node.fit.planning import as_trained, trained_by
+from node.evaluation.restored import find_checkpoint, load_untrained, restore
 from node.home import Home
 from node.learner.generation.generation import RewardScorer
 from node.learner.generation.own_rollouts import scoring_item
 from node.learner.objective.forward import Network
-from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
 from node.tasks.registry import load_tasks
 from node.tasks.scorer import Scorer
 from node.tasks.split import Part, held_out_prompts
 from node.tasks.task import Prompt, Task
-from protocol.errors import ConfigurationError, StorageError
+from protocol.errors import ConfigurationError
 
 SAMPLES = 4
 
@@ -68,43 +62,24 @@ def evaluate_policy(
         on_progress(answers, in_all)
 
     with Scorer(config.tasks) as scorer:  # its workers start while the policy loads
-        found = _newest(home) if checkpoint is None else (checkpoint, checkpoints.read(checkpoint))
-        section = config.policy if found is None else as_trained(config.policy, trained_by(found[1].config))
-        policy = Policy.load(section)
+        found = find_checkpoint(home, checkpoint)
+        policy = load_untrained(config.policy, found)
         if found is not None:
-            _restore(policy, *found)
+            restore(policy, found)
         engine = TorchEngine(policy, rows=chosen(config.engine.rows, DEFAULT_ROWS), seed=seed)
         settings = {"seed": seed, "context": Network.of(policy.model).context}
         measured = partial(mean_rewards, policy.tokens, engine, scorer, tasks, asked, on_answers=on_answers, **settings)
         on_answers(0)
         return Evaluation(
             model=config.policy.model,
-            round=found[1].round if found else 0,
-            checkpoint=str(found[0]) if found else None,
+            round=found.snapshot.round if found else 0,
+            checkpoint=str(found.path) if found else None,
             prompts=max(map(len, asked.values())),
             samples=SAMPLES,
             seed=seed,
             greedy=measured(samples=1, temperature=0.0),
             sampled=measured(samples=SAMPLES, temperature=1.0),
         )
-
-
-def _newest(home: Home) -> tuple[Path, checkpoints.Snapshot] | None:
-    for path in reversed(rounds(home.checkpoints)):
-        with contextlib.suppress(StorageError):  # damaged, or deleted by the node meanwhile: tries the one before
-            return path, checkpoints.read(path)
-    return None
-
-
-def _restore(policy: Policy, path: Path, snapshot: checkpoints.Snapshot) -> None:
-    if snapshot.family != policy.family:
-        raise ConfigurationError(
-            f"{path} is a checkpoint of another family of policies ({snapshot.family.hex()}) than {policy.label} "
-            f"({policy.family.hex()}): name the model that was trained with --model or policy.model"
-        )
-    with torch.no_grad():
-        for name, parameter in policy.trainable().items():
-            parameter.copy_(snapshot.tensors[f"weights.{name}"])
 
 
 def mean_rewards(

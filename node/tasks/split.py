@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -74,20 +74,16 @@ def held_out_prompts(
     A small data set may have fewer, and has none of a question that no row asks; a task without any is left out.
     """
     seeds = range(first_seed, first_seed + most * DRAWS_EACH)
-    found = {
-        name: _distinct((task.prompt(task.ref(seed)) for seed in seeds), part, most) for name, task in tasks.items()
-    }
+    found = {name: list(itertools.islice(held_out(task, part, seeds), most)) for name, task in tasks.items()}
     return {name: prompts for name, prompts in found.items() if prompts}
 
 
-def _distinct(prompts: Iterable[Prompt], part: Part, most: int) -> list[Prompt]:
+def held_out(task: Task, part: Part, seeds: Iterable[int]) -> Iterator[Prompt]:
+    """Yields the prompts of ``part`` among those of ``seeds``, each question once."""
     seen: set[str] = set()
-
-    def is_new(prompt: Prompt) -> bool:
+    for seed in seeds:
+        prompt = task.prompt(task.ref(seed))
         text = normalised(prompt.question_text)
-        if text in seen or part_of(prompt) is not part:
-            return False
-        seen.add(text)
-        return True
-
-    return list(itertools.islice(filter(is_new, prompts), most))
+        if text not in seen and part_of(prompt) is part:
+            seen.add(text)
+            yield prompt

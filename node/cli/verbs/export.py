@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from node.cli.options import CheckpointOption, HomeOption, JsonOption, home_of, print_answer, set_compute_defaults
-
-if TYPE_CHECKING:
-    from rich.status import Status
-
-    from node.export.export_result import Progress
+from node.cli.shown_steps import shown_steps
 
 MergeOption = Annotated[
     bool, typer.Option("--merge", help="Merge an adapter into its base model. Default: the adapter alone.")
@@ -65,7 +59,7 @@ def export(
 
     set_compute_defaults()
     check_target(folder, force=force)  # before the libraries are imported, which takes seconds
-    with _shown_export() as progress:
+    with shown_steps() as progress:
         progress.step("importing libraries")
         with importing_libraries():
             from node.export.export import export as exported
@@ -81,36 +75,3 @@ def export(
         )
         result = exported(home_of(home), wanted, progress)
     print_answer(result, as_json, lambda: export_lines(result, folder))
-
-
-class _Shown:
-    """Shows an export on standard error: in one line that changes on a terminal, in a line a step elsewhere."""
-
-    def __init__(self, line: Status | None) -> None:
-        self._line = line
-
-    def step(self, text: str) -> None:
-        from rich.text import Text
-
-        if self._line is not None:
-            self._line.update(Text(text))
-        else:
-            typer.echo(text, err=True)
-
-    def size(self, written_bytes: int, expected_bytes: int) -> None:
-        from node.quantities import size
-
-        if self._line is not None:
-            self.step(f"writing: {size(written_bytes)} of {size(expected_bytes)}")
-
-
-@contextmanager
-def _shown_export() -> Iterator[Progress]:
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _Shown(None)
-        return
-    with console.status("") as line:
-        yield _Shown(line)

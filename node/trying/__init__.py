@@ -1,0 +1,1 @@
+"""``starling try``: a person asks the model, before and after training."""
