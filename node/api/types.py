@@ -180,6 +180,7 @@ class NodeStatus(Struct, frozen=True):
     not_saved: NotSaved | None = None  # no checkpoint can be written: what was learnt since the last is in memory alone
     damaged: CheckpointsDamaged | None = None  # checkpoints that this start found damaged and keeps aside
     clock: str | None = None  # what is wrong with this machine's clock, compared with those of peers
+    hangs: str | None = None  # which phase lasts far longer than usual, in words; None while none does
     paused: Paused | None = None  # None while the node trains
     engine: EngineChanged | None = None  # which engine generates, and why; None until the learner has one
     donors: DonorsShared | None = None  # who generated the last round's groups; None while there is no donor

@@ -185,6 +185,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         "donor": status.donors and "\n".join(donor_lines(status.donors)),
         "unsaved": status.not_saved and not_saved_line(status.not_saved),
         "damaged": status.damaged and damaged_line(status.damaged),
+        "hangs": status.hangs,
         "clock": status.clock,
         "held-out": status.evaluated and evaluated_line(status.evaluated),
         "averaged": averaged and f"{averaged_line(averaged)}; {times(averaged.outer_steps)} in total",

@@ -200,6 +200,7 @@ class Supervisor:
             not_saved=news.newest(events.NotSaved),
             damaged=news.newest(events.CheckpointsDamaged),
             clock=self._swarm_watch.clock,
+            hangs=news.hangs if state is NodeState.TRAINING else None,
             engine=news.newest(events.EngineChanged),
             donors=news.newest(events.DonorsShared),
             fault=news.newest(events.Fault),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from node.events import Averaged, CheckpointSaved, Evaluated, NotSaved, PhaseBegan, Stopped
+import pytest
+
+from node.events import Averaged, CheckpointSaved, Evaluated, LearnerReady, NotSaved, PhaseBegan, Phases, Stopped
 from node.supervision.watching.learner_news import UNSAVED_NOTE_SECONDS, LearnerNews
+from tests.factories import round_done
 
 
 @dataclass
@@ -86,3 +89,70 @@ def test_a_last_word_ends_with_the_next_start_and_an_offer_without_a_partner_hid
     news.learner_starts()
     assert news.newest(Stopped) is None
     assert (news.averaged, news.newest(Averaged)) == (met, alone)
+
+
+READY = LearnerReady(
+    time_seconds=0.0,
+    model="builtin:wren",
+    family="ab",
+    tokenizer="cd",
+    parameters=1,
+    trainable_parameters=1,
+    device="cpu",
+    dtype="bfloat16",
+    tasks=("add",),
+    round=0,
+    checkpoint=None,
+    seconds=1.0,
+)
+
+
+def learning(clock: Clock, generate_seconds: float, rounds: int = 9) -> LearnerNews:
+    """A learner in the phase "generate" of the round after ``rounds``, each of which learnt for a second."""
+    news = LearnerNews(clock)
+    news.saw(READY)
+    phases = Phases(allocate=0.0, generate=generate_seconds, collect=0.0, score=0.0, learn=1.0, publish=0.0)
+    for number in range(1, rounds + 1):
+        news.saw(round_done(number, phases=phases, seconds=generate_seconds + 1.0))
+    news.saw(PhaseBegan(time_seconds=0.0, round=rounds + 1, phase="generate"))
+    return news
+
+
+@pytest.mark.parametrize(("generate_seconds", "limit_seconds"), [(1.2, 30.0), (7.0, 70.0), (100.0, 1000.0)])
+def test_phase_hangs_after_ten_times_its_usual_length_and_at_least_half_a_minute(
+    generate_seconds: float, limit_seconds: float
+) -> None:
+    clock = Clock()
+    news = learning(clock, generate_seconds)
+    clock.seconds += limit_seconds - 1
+    assert news.hangs is None
+    clock.seconds += 1
+    assert news.hangs is not None and "generating" in news.hangs
+    news.saw(PhaseBegan(time_seconds=0.0, round=10, phase="learn"))  # it was slow only
+    assert news.hangs is None
+    clock.seconds += 30
+    assert news.hangs is not None and "optimizer step" in news.hangs
+
+
+def test_one_long_round_changes_little_of_what_is_usual() -> None:
+    clock = Clock()
+    news = learning(clock, 7.0)
+    news.saw(round_done(10, seconds=5000.0))
+    clock.seconds += 79
+    assert news.hangs is None
+    clock.seconds += 1
+    assert news.hangs is not None  # no phase was announced: ten times a usual round of eight seconds
+
+
+def test_first_round_of_a_learner_and_a_first_evaluation_have_no_usual_length() -> None:
+    clock = Clock()
+    news = learning(clock, 1.0)
+    news.saw(PhaseBegan(time_seconds=0.0, round=10, phase="evaluate"))
+    clock.seconds += 3600
+    assert news.hangs is None
+    news.saw(READY)  # it was started again, and compiles what the first round needs
+    clock.seconds += 3600
+    assert news.hangs is None
+    news.saw(round_done(10))
+    clock.seconds += 3600
+    assert news.hangs is not None
