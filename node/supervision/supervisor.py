@@ -212,6 +212,7 @@ class Supervisor:
             not_saved=news.newest(events.NotSaved),
             damaged=news.newest(events.CheckpointsDamaged),
             clock=self._swarm_watch.clock,
+            nothing_learnt=news.nothing_learnt,
             hangs=news.hangs if state is NodeState.TRAINING else None,
             engine=news.newest(events.EngineChanged),
             donors=news.newest(events.DonorsShared),

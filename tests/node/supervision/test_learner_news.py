@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from node.events import Averaged, CheckpointSaved, Evaluated, LearnerReady, NotSaved, PhaseBegan, Phases, Stopped
+from node.events import (
+    Averaged,
+    CheckpointSaved,
+    Evaluated,
+    LearnerReady,
+    NotSaved,
+    PhaseBegan,
+    Phases,
+    RoundDone,
+    Stopped,
+)
 from node.supervision.watching.learner_news import UNSAVED_NOTE_SECONDS, LearnerNews
 from tests.factories import round_done
 
@@ -156,3 +167,54 @@ def test_first_round_of_a_learner_and_a_first_evaluation_have_no_usual_length() 
     news.saw(round_done(10))
     clock.seconds += 3600
     assert news.hangs is not None
+
+
+def without_step(number: int, **changes: Any) -> RoundDone:
+    return round_done(number, **{"tokens_trained": 0, "reward_by_task": {"add": 0.0}, **changes})
+
+
+def test_three_rounds_without_a_step_are_told_once_with_why_and_what_to_do() -> None:
+    news = LearnerNews(Clock())
+    told = [news.saw(without_step(number)) for number in range(1, 6)]
+    assert [len(notes) for notes in told] == [0, 0, 1, 0, 0]
+    assert "every answer to add was wrong" in told[2][0] and "starling tasks add --score" in told[2][0]
+    assert news.nothing_learnt is not None
+    news.saw(round_done(6))
+    assert news.nothing_learnt is None
+
+
+@pytest.mark.parametrize(
+    ("rewards", "said", "not_said"),
+    [
+        ({"add": 0.0}, "add was wrong", "right"),
+        ({"add": 0.01}, "add was wrong", "right"),
+        ({"add": 1.0}, "add was right", "wrong"),
+        ({"add": 0.5}, "question of add earned the same", "was"),
+        ({"add": 0.0, "sort": 1.0}, "add was wrong, and every answer to sort was right", "the same"),
+        ({f"t{n}": 0.0 for n in range(9)}, "t4 and 4 other tasks was wrong", "t5"),
+        ({"a\x1b[2Jb": 0.0}, "a\\x1b[2Jb was wrong", "\x1b"),
+    ],
+)
+def test_why_nothing_was_learnt_is_told_by_task(rewards: dict[str, float], said: str, not_said: str) -> None:
+    news = LearnerNews(Clock())
+    for number in range(3):
+        news.saw(without_step(number, reward_by_task=rewards))
+    assert news.nothing_learnt is not None
+    why = news.nothing_learnt.partition("To do")[0].removeprefix("no step was taken")
+    assert said in why and not_said not in why
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tokens_trained": 1},
+        {"gradient_mass_by_task": {"add": {"12D3KooWa": 1.0}}},  # from answers of peers alone
+        {"reward_by_task": {}},  # nothing ended in this round
+        {"scoring_failures": 1},  # that fault is told
+    ],
+)
+def test_round_that_learnt_or_that_shows_nothing_of_rewards_is_not_counted(changes: dict[str, Any]) -> None:
+    news = LearnerNews(Clock())
+    news.saw(without_step(1))
+    news.saw(without_step(2))
+    assert news.saw(without_step(3, **changes)) == [] and news.nothing_learnt is None
