@@ -41,6 +41,7 @@ class Home:
     engine_files = _Inside("engine")  # whole weights for an engine in a process of its own, while that loads them
     devices_meeting = _Inside("devices.meeting")  # where the processes of a learner on several devices find each other
     api_token = _Inside("api.token")
+    api_port = _Inside("api.port")  # the directory's own, where none was set
     metrics = _Inside("metrics.jsonl")
     checkpoints = _Inside("checkpoints")
     fitted = _Inside("fitted.json")

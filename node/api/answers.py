@@ -50,8 +50,8 @@ MAX_DETAIL_CHARACTERS = 2000
 
 
 def health_of(status: NodeStatus) -> HealthAnswer:
-    """Returns whether the node is healthy: it has not reached its first round yet, or it trains or rests and its swarm
-    process answers."""
+    """Returns whether the node is healthy: it has not reached its first round yet, or it rests, or trains and no phase
+    hangs; and its swarm process answers."""
     because = None
     if status.state is NodeState.RECOVERING:
         because = f"the learner ended and is being restarted: {status.learner_process.last_end}"
@@ -59,6 +59,8 @@ def health_of(status: NodeStatus) -> HealthAnswer:
         because = "the node is stopping"
     elif status.state in (NodeState.TRAINING, NodeState.PAUSED) and status.swarm is None:
         because = "the swarm process does not answer"
+    elif status.hangs is not None:
+        because = status.hangs
     return HealthAnswer(because is None, status.state, because)
 
 

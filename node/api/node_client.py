@@ -15,6 +15,7 @@ from node.api.types import (
     PauseAnswer,
     PeersAnswer,
     RolloutsAnswer,
+    SamplesAnswer,
     SettingsAnswer,
     StopAnswer,
     SwarmAnswer,
@@ -52,6 +53,10 @@ def ask_rollouts(home: Home) -> RolloutsAnswer:
 
 def ask_history(home: Home, points: int) -> HistoryAnswer:
     return _ask(home, "GET", f"/api/v1/history?points={points}", HistoryAnswer)
+
+
+def ask_samples(home: Home) -> SamplesAnswer:
+    return _ask(home, "GET", "/api/v1/samples", SamplesAnswer)
 
 
 def ask_stop(home: Home) -> StopAnswer:

@@ -87,9 +87,9 @@ async def _on_port(stack: AsyncExitStack, app: web.Application, ports: Sequence[
         else:
             stack.callback(listening.close)  # before the runner ends the connections
             return port
+    others = f", nor on {len(ports) - 1} others" if len(ports) > 1 else ""
     raise UnreachableError(
-        f"the API cannot listen on {because}, nor on the {len(ports) - 1} ports after it: set api.port to a free port, "
-        "or to 0 for no port"
+        f"the API cannot listen on {because}{others}: set api.port to a free port, or to 0 for no port"
     )
 
 

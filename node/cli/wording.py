@@ -8,7 +8,7 @@ from pathlib import Path
 
 from node.api.answers import damaged_line, donor_lines, engine_line, not_saved_line
 from node.api.join import join_of
-from node.api.types import HeartbeatView, JoinLine, NodeState, NodeStatus, PeerView
+from node.api.types import HeartbeatView, JoinLine, NodeState, NodeStatus, PeerView, SamplesAnswer
 from node.configuration.sources import NO_OPTIONS
 from node.doctor.findings import Finding, Report, Severity
 from node.evaluation.evaluation_result import Evaluation
@@ -33,6 +33,7 @@ from swarm.api import SwarmStatus
 from swarm.exit_codes import ExitCode
 
 MIN_WRAPPED_CHARACTERS = 30  # of a line that is broken between words
+SAMPLE_CHARACTERS = 200  # of a question or an answer
 RESUME_HINT = "`starling resume` ends an owner's pause, `starling resume --for 2h` trains whatever is against it"
 ENDINGS = {"rounds": "it has done the rounds of --rounds", "tokens": "it has generated the tokens of --tokens"}
 
@@ -185,6 +186,8 @@ def status_lines(status: NodeStatus) -> list[str]:
         "donor": status.donors and "\n".join(donor_lines(status.donors)),
         "unsaved": status.not_saved and not_saved_line(status.not_saved),
         "damaged": status.damaged and damaged_line(status.damaged),
+        "learning": status.nothing_learnt,
+        "hangs": status.hangs,
         "clock": status.clock,
         "held-out": status.evaluated and evaluated_line(status.evaluated),
         "averaged": averaged and f"{averaged_line(averaged)}; {times(averaged.outer_steps)} in total",
@@ -200,6 +203,17 @@ def status_lines(status: NodeStatus) -> list[str]:
         if kept.last_end is not None:
             lines.append(f"restarts  {kept.restarts}: {kept.last_end}")
     return lines
+
+
+def sample_lines(sample: SamplesAnswer) -> list[str]:
+    """Returns a question of a recent round with one answer of this node, a line each."""
+    if sample.ours is None or not sample.ours.answers:
+        return []
+    answer = sample.ours.answers[0]
+    return [
+        f"question  {one_line(sample.ours.question, SAMPLE_CHARACTERS)}",
+        f"answer    {one_line(answer.text, SAMPLE_CHARACTERS) or '(empty)'} (reward {answer.reward:.2f})",
+    ]
 
 
 def peer_lines(peers: Sequence[PeerView]) -> list[str]:

@@ -55,8 +55,6 @@ DEFAULT_BATCH_TOKENS: Final = 8192
 DEFAULT_STORE_BYTES: Final = 2 << 30
 DEFAULT_HOST: Final = "py"  # with every defence against strangers, and ways to meet behind routers: docs/reach.md
 
-PORTS_TRIED: Final = 10  # the configured one and those after it, so that several nodes of one machine have a page each
-
 
 Value = TypeVar("Value")
 
@@ -258,12 +256,7 @@ class AveragingSection(ConfigSection):
 class ApiSection(ConfigSection):
     """The HTTP API, which is always on a Unix socket in the data directory."""
 
-    port: Annotated[int, Field(ge=0, le=65535)] = 8470  # of 127.0.0.1, besides, or a free one after it; 0: none
-
-    @property
-    def ports(self) -> range:
-        """The ports to try, in order; empty for none."""
-        return range(self.port, min(self.port + PORTS_TRIED, 65536)) if self.port else range(0)
+    port: Annotated[int, Field(ge=0, le=65535)] | Auto = "auto"  # of 127.0.0.1, besides; 0: none
 
 
 class CheckpointSection(ConfigSection):

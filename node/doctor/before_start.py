@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from node.api.own_port import ports_to_try
 from node.configuration import Config, ResolvedConfig, devices_faults, resolve
 from node.configuration.sources import NO_OPTIONS
 from node.doctor import network, network_facts
@@ -185,7 +186,8 @@ def _task_remedy(fault: TaskFault) -> str:
 
 def _ports(home: Home, config: Config) -> Iterator[Finding]:
     yield from _listening(config)
-    yield from _wrong(network.judge_api(network_facts.api_facts(config.api.ports, home.api_token, running=False)))
+    ports = ports_to_try(config.api, home.api_port)
+    yield from _wrong(network.judge_api(network_facts.api_facts(ports, home.api_token, running=False)))
 
 
 def _listening(config: Config) -> Iterator[Finding]:

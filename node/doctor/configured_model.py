@@ -11,8 +11,10 @@ from typing import Any, Final
 from node.configuration import Config, RememberedRun
 from node.configuration.published import is_hub_id
 from node.doctor.findings import Finding, error
-from node.policy.model_config import read_config
-from node.policy.model_files import BUILTIN_MODELS, BUILTIN_PREFIX, weight_files
+from node.fit.model_sizes import known_sizes
+from node.policy.model_config import check_layers, read_config
+from node.policy.model_files import BUILTIN_MODELS, BUILTIN_PREFIX, tokenizer_file, weight_files
+from node.policy.safetensors_header import read_header
 from node.printable import printable
 from protocol.errors import ConfigurationError
 
@@ -120,12 +122,33 @@ def _judge_folder(folder: Path) -> Finding | None:
             f"the folder {folder} has no config.json, so it is no model",
             f"name the model's own folder: {' or '.join(inside)}" if inside else "name a model's folder",
         )
-    try:
-        read_config(folder)
-        weight_files(folder)
-    except ConfigurationError as failure:
-        return error(CHECK, printable(str(failure), 600), "fetch the model again, or name another one with --model")
+    tokenizer_remedy = "copy the tokenizer.json that belongs to these weights into the folder"
+    for check, remedy in ((_check_weights, "fetch the model again"), (_check_tokenizer, tokenizer_remedy)):
+        try:
+            check(folder)
+        except ConfigurationError as failure:
+            message = printable(str(failure).removesuffix(f": {remedy}"), 600)
+            return error(CHECK, message, f"{remedy}, or name another model with --model")
     return None
+
+
+def _check_weights(folder: Path) -> None:
+    """Raises ``ConfigurationError`` if files of weights are missing, cut short, or fewer than the configuration says.
+    Of each file only the header is read."""
+    config = read_config(folder)
+    check_layers(folder, config, [name for path in weight_files(folder) for name in read_header(path)])
+    known_sizes(folder)
+
+
+def _check_tokenizer(folder: Path) -> None:
+    """Raises ``ConfigurationError`` if the tokenizer is missing or damaged."""
+    from tokenizers import Tokenizer  # here, since most starts are of built-in models
+
+    path = tokenizer_file(folder)
+    try:
+        Tokenizer.from_file(str(path))
+    except Exception as failure:  # the library raises bare Exception for a file that it cannot read
+        raise ConfigurationError(f"{path} is not readable as a tokenizer ({failure})") from failure
 
 
 def _judge_hub(name: str, environment: Mapping[str, str]) -> Finding | None:
@@ -133,7 +156,8 @@ def _judge_hub(name: str, environment: Mapping[str, str]) -> Finding | None:
         return None
     folder = _hub_cache(environment) / f"models--{name.replace('/', '--')}"
     if any(folder.glob("snapshots/*/config.json")):
-        return None
+        main = folder / "refs" / "main"  # names the snapshot that is loaded
+        return _judge_folder(folder / "snapshots" / main.read_text().strip()) if main.is_file() else None
     return _unknown(
         name,
         f"{printable(name)} is no folder here, and not in the hub's cache, which alone is used: HF_HUB_OFFLINE is set",

@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from node.api.node_client import ask_peers, ask_status
+from node.api.own_port import ports_to_try
 from node.api.types import PeerView, SettingsAnswer
 from node.configuration import DEFAULT_STORE_BYTES, Config, ResolvedConfig, chosen, resolve
 from node.doctor import data_directory, machine, machine_facts, network, network_facts
@@ -123,7 +124,8 @@ def _network(home: Home, config: Config, running: RunningFacts, peers: tuple[Pee
     listening = network_facts.listen_facts(section.listen, addresses)
     if running.locked or judge_listen(section.listen, ()) is None:  # otherwise it is among the wrong settings
         yield network.judge_listening(listening)
-    api = network_facts.api_facts(config.api.ports, home.api_token, running=running.locked)
+    ports = ports_to_try(config.api, home.api_port)
+    api = network_facts.api_facts(ports, home.api_token, running=running.locked)
     yield network.judge_api(api)
     if swarm is not None and network.is_reach_known(swarm.reach):
         yield network.judge_reach(swarm.reach)

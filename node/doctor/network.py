@@ -60,7 +60,11 @@ def judge_api(facts: ApiFacts) -> Finding:
         return ok("api", "on its Unix socket only, because api.port = 0")
     where = f"127.0.0.1:{facts.port}"
     if facts.bind_error is not None:
-        return error("api", f"cannot listen on {where} ({facts.bind_error})", "set api.port to a free port, or to 0")
+        return error(
+            "api",
+            f"cannot listen on {where} ({facts.bind_error})",
+            "set api.port to a free port, leave it out to get one, or set it to 0 for none",
+        )
     if facts.token_mode is not None and facts.token_mode & (stat.S_IRWXG | stat.S_IRWXO):
         return error(
             "api",

@@ -70,6 +70,16 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
+def tokenizer_file(folder: Path) -> Path:
+    """Returns the fast tokenizer of the model in ``folder``. Raises ``ConfigurationError`` if it is missing."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigurationError(
+            f"{folder} has no tokenizer.json: save the model's tokenizer in the fast format beside it"
+        )
+    return path
+
+
 def _hub_folder(name: str) -> Path:
     from huggingface_hub import (  # here, since a quarter of a second is too long for a folder
         constants,

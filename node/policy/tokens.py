@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerFast
 
 from node.configuration import ChatMode
 from node.policy.chat import declared_end_ids, end_ids, end_of_turn, special_ids, uses_template, written_prompt
+from node.policy.model_files import tokenizer_file
 from protocol.errors import ConfigurationError
 
 FINGERPRINT_BYTES: Final = 16
@@ -33,10 +34,7 @@ _SHAPING_PARTS: Final = ("normalizer", "pre_tokenizer", "model", "added_tokens")
 
 def load_tokens(folder: Path, chat: ChatMode) -> TokenTable:
     """Returns the tokens of the model in ``folder``. Raises ``ConfigurationError`` for files that cannot be used."""
-    if not (folder / "tokenizer.json").is_file():
-        raise ConfigurationError(
-            f"{folder} has no tokenizer.json: save the model's tokenizer in the fast format beside it"
-        )
+    tokenizer_file(folder)
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # tokenizers raises bare Exception for a file that it cannot read

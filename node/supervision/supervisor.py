@@ -23,6 +23,7 @@ from node.api.access import load_or_create_token
 from node.api.answers import escaped_event, lost_line, waiting_for
 from node.api.join import join_of
 from node.api.losses import MAX_LOSSES
+from node.api.own_port import ports_to_try, remember
 from node.api.record import RunRecord, recorded_run
 from node.api.server import served
 from node.api.types import NodeState, NodeStatus, Paused, PeersAnswer
@@ -44,6 +45,7 @@ from node.supervision.watching.learner_news import LearnerNews
 from node.supervision.watching.swarm_watch import SwarmWatch
 from node.supervision.watching.usage_watch import UsageWatch
 from node.version import VERSION
+from protocol.errors import StorageError
 from swarm.client import SwarmClient
 from swarm.exit_codes import ExitCode
 
@@ -95,12 +97,13 @@ class Supervisor:
     async def run(self) -> RunOutcome:
         """Runs the node and returns when all its processes have ended. Raises ``StorageError``, ``UnreachableError`` or
         ``IdentityError`` if it cannot serve its API."""
-        ports = self._config.api.ports
+        ports = ports_to_try(self._config.api, self._home.api_port)
         token = load_or_create_token(self._home.api_token) if ports else ""
         async with served(self, self._reporting.feed, self._home.supervisor_socket, ports=ports, token=token) as port:
             if port is not None:
                 self._page = f"http://127.0.0.1:{port}/"
                 self._note(f"Web page: {self._page}")
+                self._keep_port(port)
             self._reporting.trackers.start()
             learner = asyncio.create_task(self._keep_running(self._learner, self._on_learner_line))
             swarm = asyncio.create_task(self._keep_running(self._swarm, self._on_swarm_line))
@@ -128,6 +131,15 @@ class Supervisor:
         if self._stop_now.is_set():
             return RunOutcome(ExitCode.INTERRUPTED, f"asked twice to stop{self._lost_rounds()}")
         return self._outcome
+
+    def _keep_port(self, port: int) -> None:
+        """A port that was not set stays the data directory's own."""
+        if self._config.api.port != "auto":
+            return
+        try:
+            remember(self._home.api_port, port)
+        except StorageError as failure:
+            self._note(f"The next start may use another port for the web page: {failure}")
 
     def request_stop(self, because: str, *, typed: bool) -> None:
         """The first request ends the node in order. A further one ends it at once if a person has typed it: a terminal
@@ -200,6 +212,8 @@ class Supervisor:
             not_saved=news.newest(events.NotSaved),
             damaged=news.newest(events.CheckpointsDamaged),
             clock=self._swarm_watch.clock,
+            nothing_learnt=news.nothing_learnt,
+            hangs=news.hangs if state is NodeState.TRAINING else None,
             engine=news.newest(events.EngineChanged),
             donors=news.newest(events.DonorsShared),
             fault=news.newest(events.Fault),

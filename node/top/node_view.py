@@ -46,6 +46,10 @@ def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
     done, swarm, saved = status.round, status.swarm, status.checkpoint
     half = cells // 2
     lines = _long("now", status.waiting_for or status.state, cells, "")
+    if status.nothing_learnt is not None:
+        lines += _long("learning", status.nothing_learnt, cells, "warn")
+    if status.hangs is not None:
+        lines += _long("hangs", status.hangs, cells, "bad")
     pairs = [
         ("round", f"{done.round:,}, took {done.seconds:.1f} s" if done else "none yet"),
         ("reward", f"{number(done.reward, 3)} last round" if done else "–"),

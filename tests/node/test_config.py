@@ -255,6 +255,6 @@ def test_every_key_is_read_somewhere() -> None:
     modules = [path for path in (PROJECT / "node").rglob("*.py") if path.parent.name != "configuration"]
     read = set[str]().union(*(reads(path.read_text(encoding="utf-8")) for path in modules))
     unread = {key for key in known_keys() if key.rpartition(".")[2] not in read}
-    # Others read what is made of these: ``ApiSection.ports``, ``MachineSection.hours``, ``max_memory_bytes`` and so on.
+    # Others read what is made of these: ``MachineSection.hours``, ``max_memory_bytes`` and so on.
     limits = {f"machine.max_{what}" for what in ("memory", "upload", "download", "threads")}
-    assert unread == {"api.port", "machine.schedule"} | limits
+    assert unread == {"machine.schedule"} | limits

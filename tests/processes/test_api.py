@@ -51,8 +51,9 @@ def test_a_node_with_a_port_streams_its_rounds_and_ends_for_whoever_has_the_toke
     assert processes.none_alive()
 
 
-def test_api_ports_that_are_all_taken_end_the_start_with_69_and_name_the_key(processes: Any) -> None:
-    with socket.create_server(("127.0.0.1", 65535)):  # behind the last port there is none to be tried
-        ended = processes.run("up", "--home", str(processes.root / "home"), "--set", "api.port=65535")
+def test_api_port_that_was_set_and_is_taken_ends_the_start_with_69_and_names_the_key(processes: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = processes.run("up", "--home", str(processes.root / "home"), "--set", f"api.port={port}")
     assert ended.returncode == 69 and "api.port" in ended.stderr
     assert processes.none_alive()

@@ -149,6 +149,26 @@ def test_node_that_ended_keeps_its_last_state_and_offers_no_button(browser: WebD
         assert text_of(browser, "header .buttons") == ""
 
 
+def test_page_of_a_node_in_whose_place_another_answers_says_so_and_shows_and_stops_nothing_of_it(
+    browser: WebDriver,
+) -> None:
+    with served_page("running", 3) as port:
+        opened(browser, port)
+        until(browser, "header .buttons", lambda said: "Stop" in said)
+        bookmark = browser.current_url
+        assert bookmark.startswith(f"http://127.0.0.1:{port}/#12D3Koo")
+        browser.get("about:blank")
+        browser.get(f"http://127.0.0.1:{port}/#12D3KooWAnother")
+        until(browser, "#link", lambda said: said == "another node answers here now")
+        assert "ann" in until(browser, "#alarms", lambda said: "Another node" in said)
+        assert text_of(browser, "header .buttons") == "" and text_of(browser, "#headline") == ""
+        asked = "return performance.getEntriesByType('resource').map(({ name }) => name)"
+        assert not [name for name in browser.execute_script(asked) if "/api/v1/" in name and "events" not in name]
+        browser.execute_script("document.querySelector('#alarms a').click()")
+        until(browser, "header .buttons", lambda said: "Stop" in said)
+        assert browser.current_url == bookmark
+
+
 def test_text_of_a_stranger_is_text_in_a_frame_that_says_whose_it_is(browser: WebDriver) -> None:
     with served_page("running", 3) as port:
         opened(browser, port)
@@ -237,12 +257,16 @@ def test_what_the_owner_must_know_at_once_is_told_in_words(browser: WebDriver) -
     status = {
         "not_saved": {"round": 12, "saved_round": 10, "because": "the disk is full"},
         "damaged": {"damaged": [{"name": "step-9"}], "continues_from": None},
+        "nothing_learnt": "nothing was learnt",
+        "hangs": "the learner has reported nothing for 1 min 15 s",
         "clock": "this machine's clock is 9 min fast",
     }
     with served_page("starting", 0) as port:
         opened(browser, port)
-        unsaved, damaged, clock = browser.execute_async_script(ALARMS, status)
+        unsaved, damaged, idle, hangs, clock = browser.execute_async_script(ALARMS, status)
         assert browser.execute_async_script(ALARMS, {}) == []
     assert unsaved == "Not saved: rounds 11 to 12 are in memory alone: the disk is full"
     assert damaged == "Damaged: step-9, kept aside; no checkpoint was left"
+    assert idle == "Nothing was learnt"
+    assert hangs.endswith("nothing for 1 min 15 s")
     assert clock.endswith("9 min fast")

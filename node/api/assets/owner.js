@@ -24,10 +24,12 @@ let token = null;
 let action = null;
 let asked = null; // the last action that the node has taken on
 let home = "HOME";
+let answering = false; // this node, and no other in its place
 
 /** Shows the buttons that fit the status. A node that cannot pause does not say whether it is paused. */
 export function showButtons(status, live) {
   home = status.home;
+  answering = live;
   if (asked && REACHED[asked](status)) {
     asked = null;
     show($("told"));
@@ -54,6 +56,7 @@ async function ask(name) {
 async function act() {
   const given = $("ask-token").value.trim();
   if (!given) return fail("Paste the token first.");
+  if (!answering) return fail("The node does not answer.");
   let response;
   try {
     response = await fetch(`/api/v1/${action}`, { method: "POST", headers: { Authorization: `Bearer ${given}` } });

@@ -33,6 +33,7 @@ const COPIED_MS = 2000;
 const HISTORY = "history?points=250";
 
 let live = false;
+let another = null; // the status of another node, which answers here now
 let seenSeconds = 0; // when the last status came
 let allPeers = false;
 let updates = 0; // statuses received from the node
@@ -75,19 +76,31 @@ const YOUNG_ROUNDS = 60; // until then the charts grow fast
 function listen() {
   const events = new EventSource("/api/v1/events");
   events.addEventListener("status", (event) => {
-    answers.status = JSON.parse(event.data);
-    seenSeconds = Date.now() / 1000;
-    live = true;
+    const status = JSON.parse(event.data);
+    live = isOurs(status.peer);
+    another = live ? null : status;
+    if (live) {
+      answers.status = status;
+      seenSeconds = Date.now() / 1000;
+    }
     drawLink();
-    update();
+    if (live) update();
+    else drawAnother();
   });
   events.addEventListener("samples", () => isDue("samples", 1) && refresh(["samples"]));
   events.onerror = () => {
     live = false;
+    another = null;
     drawLink();
     if (answers.status) drawStatus();
     if (events.readyState === EventSource.CLOSED) setTimeout(listen, RECONNECT_MS); // too many readers, or stopping
   };
+}
+
+/** Returns whether the page was opened for this node. The address keeps the first id, and so does a bookmark of it. */
+function isOurs(peer) {
+  if (location.hash === "") history.replaceState(null, "", `#${peer}`);
+  return location.hash === `#${peer}`;
 }
 
 const isOpen = (name) => $(PARTS[name].place).closest("details:not([open])") === null;
@@ -119,6 +132,7 @@ async function refresh(names) {
 }
 
 async function request(address) {
+  if (!live) return; // whoever answers may be another node
   try {
     const response = await fetch(`/api/v1/${address}`, { cache: "no-store" });
     if (response.ok) answers[address] = await response.json();
@@ -130,10 +144,19 @@ async function request(address) {
 
 function drawLink() {
   const ended = !live && answers.status?.state === "stopping";
-  show($("link"), live ? "live" : ended ? "ended" : "the node does not answer; trying again");
+  const away = another ? "another node answers here now" : "the node does not answer; trying again";
+  show($("link"), live ? "live" : ended && !another ? "ended" : away);
   const kind = live ? "yes" : "no";
   if ($("link").dataset.live !== kind) $("link").dataset.live = kind;
   if (answers.status) showButtons(answers.status, live);
+}
+
+/** Says who answers in this node's place, and shows nothing of it. */
+function drawAnother() {
+  if (answers.status) drawStatus();
+  const name = `${another.name || "a node"} (…${another.peer.slice(-5)})`;
+  const link = element("a", { href: "/" }, "Show that node");
+  show($("alarms"), element("p", { class: "bad" }, `Another node answers here now: ${name}. `, link));
 }
 
 function drawStatus() {

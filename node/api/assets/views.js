@@ -24,7 +24,7 @@ export function doing(status, { live, seen_seconds }) {
 }
 
 /** Describes what the owner must know at once: it stands above everything else. */
-export function alarms({ not_saved: unsaved, damaged, clock: wrong }) {
+export function alarms({ not_saved: unsaved, damaged, clock: wrong, hangs, nothing_learnt: idle }) {
   const said = [];
   if (unsaved) {
     said.push(
@@ -36,6 +36,8 @@ export function alarms({ not_saved: unsaved, damaged, clock: wrong }) {
     const then = from === null ? "no checkpoint was left" : `the run went on from round ${number(from)}`;
     said.push(`Damaged: ${damaged.damaged.map(({ name }) => name).join(", ")}, kept aside; ${then}`);
   }
+  if (idle) said.push(capital(idle));
+  if (hangs) said.push(`Hangs: ${hangs}`);
   if (wrong) said.push(`Clock: ${wrong}`);
   return said.map((text) => element("p", { class: "bad" }, text));
 }

@@ -22,8 +22,8 @@ def status(home: HomeOption = None, as_json: JsonOption = False, check: CheckOpt
 
     Example: starling status --check
     """
-    from node.api.node_client import ask_status
-    from node.cli.wording import status_lines
+    from node.api.node_client import ask_samples, ask_status
+    from node.cli.wording import sample_lines, status_lines
 
     where = home_of(home)
     try:
@@ -38,7 +38,8 @@ def status(home: HomeOption = None, as_json: JsonOption = False, check: CheckOpt
         health = health_of(answer)
         typer.echo(f"healthy: {health.state}" if health.healthy else f"not healthy: {health.because}")
         raise typer.Exit(ExitCode.DONE if health.healthy else ExitCode.FAULT)
-    print_answer(answer, as_json, lambda: status_lines(answer))
+    shown = [] if as_json or answer.nothing_learnt is None else sample_lines(ask_samples(where))
+    print_answer(answer, as_json, lambda: [*status_lines(answer), *shown])
 
 
 def _shown_relay(home: Home, *, as_json: bool, check: bool) -> bool:

@@ -10,6 +10,8 @@ from typing import Any, Final, TypeVar
 
 from node import events
 from node.api.answers import damaged_line, dropped_donor_line, engine_line, not_saved_line, out_of_memory_line
+from node.supervision.watching.learning_watch import LearningWatch
+from node.supervision.watching.phase_watch import PhaseWatch
 
 UNSAVED_NOTE_SECONDS: Final = 300.0  # between two notes that no checkpoint can be written
 
@@ -25,6 +27,10 @@ class LearnerNews:
         self._newest: dict[type[Any], Any] = {}
         self.averaged: events.Averaged | None = None  # the newest one with a partner
         self._unsaved_noted_at = -math.inf
+        self._phases = PhaseWatch()
+        self._learning = LearningWatch()
+        self._nothing_learnt_noted = False
+        self._heard_at = clock()
 
     def newest(self, kind: type[Kind]) -> Kind | None:
         """Returns the newest event of a kind. None if there was none, or if a later event ended what it told."""
@@ -42,13 +48,30 @@ class LearnerNews:
         ready = self.newest(events.LearnerReady)
         return ready.device if ready is not None else None
 
+    @property
+    def hangs(self) -> str | None:
+        """Returns in words which phase lasts far longer than usual; None while none does."""
+        return self._phases.hangs(self._clock() - self._heard_at)
+
+    @property
+    def nothing_learnt(self) -> str | None:
+        """Returns in words why the newest rounds taught nothing, and what to do; None while the learner learns."""
+        return self._learning.nothing_learnt
+
     def learner_starts(self) -> None:
         self._newest.pop(events.Stopped, None)
 
     def saw(self, event: events.Event) -> list[str]:
         """Takes one event and returns notes for the owner."""
         self._newest[type(event)] = event
+        self._heard_at = self._clock()
+        self._phases.saw(event)
         match event:
+            case events.RoundDone():
+                self._learning.saw(event)
+                if self.nothing_learnt is not None and not self._nothing_learnt_noted:
+                    self._nothing_learnt_noted = True
+                    return [f"NOTHING LEARNT: {self.nothing_learnt}."]
             case events.Averaged(partner=str()):
                 self.averaged = event
             case events.Evaluated() | events.BaselineMeasured():

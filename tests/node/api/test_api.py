@@ -240,6 +240,7 @@ async def test_a_request_addressed_to_another_host_is_refused_also_with_the_toke
         ({}, True),
         ({"state": NodeState.STARTING, "swarm": None}, True),
         ({"swarm": None}, False),
+        ({"hangs": "nothing for 75 s"}, False),
         ({"state": NodeState.RECOVERING}, False),
         ({"state": NodeState.STOPPING}, False),
     ],

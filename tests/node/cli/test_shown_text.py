@@ -13,7 +13,17 @@ import pytest
 from rich.console import Console
 
 from node.api.answers import escaped_event, peer_view
-from node.api.types import ChildStatus, Loss, NodeState, NodeStatus, PeersAnswer, PeerView
+from node.api.types import (
+    ChildStatus,
+    Loss,
+    NodeState,
+    NodeStatus,
+    PeersAnswer,
+    PeerView,
+    SampleAnswer,
+    SampleGroup,
+    SamplesAnswer,
+)
 from node.cli import wording
 from node.cli.progress import JsonObserver, PlainObserver, panel
 from node.events import Fault, Planned, RoundDone, Stopped, encode_event
@@ -216,3 +226,13 @@ def test_text_of_several_lines_becomes_one_without_codes() -> None:
 def test_one_peer_is_no_plural() -> None:
     one = msgspec.structs.replace(swarm_status(None), connected_peers=1)
     assert "1 peer connected" in "\n".join(wording.status_lines(node_status(one)))
+
+
+def test_sample_for_a_status_is_one_answer_cut_escaped_and_on_one_line() -> None:
+    answers = (SampleAnswer("4\nor\x1b[2J" + "5" * 300, False, 0.0, False), SampleAnswer("6", False, 0.0, False))
+    group = SampleGroup("ours", None, None, "wren", "add", "2+2?\nAnswer:", None, answers, 4, 0.0)
+    question, answer = wording.sample_lines(SamplesAnswer(3, 1.0, group, None, None, None))
+    assert question == "question  2+2? Answer:"
+    assert answer.startswith("answer    4 or\\x1b[2J555") and answer.endswith("5… (reward 0.00)")
+    assert len(answer) < 240
+    assert wording.sample_lines(SamplesAnswer(None, None, None, None, None, None)) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from node.doctor.machine import judge_room
 from node.doctor.machine_facts import DiskFacts, first_checkpoint_bytes
 from node.doctor.task_check import check_generators, faults_of, find_faults
 from node.home import Home
+from node.policy.model_files import BUILTIN_MODELS
 from protocol.errors import ConfigurationError
 from protocol.identity import NodeKey
 from swarm.exit_codes import ExitCode
@@ -105,10 +108,7 @@ def test_address_of_no_peer_is_refused_with_what_to_write(address: str, told: st
 
 
 def model(path: Path) -> Path:
-    path.mkdir(parents=True)
-    (path / "config.json").write_text('{"model_type": "llama"}')
-    (path / "model.safetensors").touch()
-    return path
+    return Path(shutil.copytree(BUILTIN_MODELS / "wren", path))
 
 
 @pytest.mark.parametrize(
@@ -150,6 +150,47 @@ def test_folder_without_a_whole_model_is_refused_with_the_one_inside(tmp_path: P
     (inside / "config.json").write_text("{")
     found = judge_model(str(inside), {})
     assert found is not None and "config.json" in found.message
+
+
+def hub_model(tmp_path: Path) -> Path:
+    """The snapshot that a name of the hub means, in a cache below ``tmp_path``."""
+    cached = tmp_path / "hub" / "models--owner--name"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("abc")
+    return model(cached / "snapshots" / "abc")
+
+
+def cut_weights(folder: Path) -> None:
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.truncate(1_000_000)
+
+
+def rename_layers(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(path.read_text().replace('"num_hidden_layers": ', '"num_hidden_layers": 9'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (cut_weights, "cut short"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b""), "not a readable safetensors"),
+        (rename_layers, "layers"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "not readable as a tokenizer"),
+    ],
+)
+def test_model_whose_weights_or_tokenizer_are_damaged_is_refused_before_a_start(
+    tmp_path: Path, damage: Callable[[Path], object], told: str
+) -> None:
+    own, cached = model(tmp_path / "own"), hub_model(tmp_path)
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    assert judge_model(str(own), {}) is None and judge_model("owner/name", offline) is None
+    for folder, name in ((own, str(own)), (cached, "owner/name")):
+        damage(folder)
+        found = judge_model(name, offline)
+        assert remedy(found) and found is not None and told in found.message
+    assert judge_model("owner/name", {}) is None  # it is fetched before it is loaded
 
 
 def test_every_data_set_and_name_that_is_wrong_is_named_with_its_lines(tmp_path: Path) -> None:

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from node.events import Averaged, CheckpointSaved, Evaluated, NotSaved, PhaseBegan, Stopped
+import pytest
+
+from node.events import (
+    Averaged,
+    CheckpointSaved,
+    Evaluated,
+    LearnerReady,
+    NotSaved,
+    PhaseBegan,
+    Phases,
+    RoundDone,
+    Stopped,
+)
 from node.supervision.watching.learner_news import UNSAVED_NOTE_SECONDS, LearnerNews
+from tests.factories import round_done
 
 
 @dataclass
@@ -86,3 +100,121 @@ def test_a_last_word_ends_with_the_next_start_and_an_offer_without_a_partner_hid
     news.learner_starts()
     assert news.newest(Stopped) is None
     assert (news.averaged, news.newest(Averaged)) == (met, alone)
+
+
+READY = LearnerReady(
+    time_seconds=0.0,
+    model="builtin:wren",
+    family="ab",
+    tokenizer="cd",
+    parameters=1,
+    trainable_parameters=1,
+    device="cpu",
+    dtype="bfloat16",
+    tasks=("add",),
+    round=0,
+    checkpoint=None,
+    seconds=1.0,
+)
+
+
+def learning(clock: Clock, generate_seconds: float, rounds: int = 9) -> LearnerNews:
+    """A learner in the phase "generate" of the round after ``rounds``, each of which learnt for a second."""
+    news = LearnerNews(clock)
+    news.saw(READY)
+    phases = Phases(allocate=0.0, generate=generate_seconds, collect=0.0, score=0.0, learn=1.0, publish=0.0)
+    for number in range(1, rounds + 1):
+        news.saw(round_done(number, phases=phases, seconds=generate_seconds + 1.0))
+    news.saw(PhaseBegan(time_seconds=0.0, round=rounds + 1, phase="generate"))
+    return news
+
+
+@pytest.mark.parametrize(("generate_seconds", "limit_seconds"), [(1.2, 30.0), (7.0, 70.0), (100.0, 1000.0)])
+def test_phase_hangs_after_ten_times_its_usual_length_and_at_least_half_a_minute(
+    generate_seconds: float, limit_seconds: float
+) -> None:
+    clock = Clock()
+    news = learning(clock, generate_seconds)
+    clock.seconds += limit_seconds - 1
+    assert news.hangs is None
+    clock.seconds += 1
+    assert news.hangs is not None and "generating" in news.hangs
+    news.saw(PhaseBegan(time_seconds=0.0, round=10, phase="learn"))  # it was slow only
+    assert news.hangs is None
+    clock.seconds += 30
+    assert news.hangs is not None and "optimizer step" in news.hangs
+
+
+def test_one_long_round_changes_little_of_what_is_usual() -> None:
+    clock = Clock()
+    news = learning(clock, 7.0)
+    news.saw(round_done(10, seconds=5000.0))
+    clock.seconds += 79
+    assert news.hangs is None
+    clock.seconds += 1
+    assert news.hangs is not None  # no phase was announced: ten times a usual round of eight seconds
+
+
+def test_first_round_of_a_learner_and_a_first_evaluation_have_no_usual_length() -> None:
+    clock = Clock()
+    news = learning(clock, 1.0)
+    news.saw(PhaseBegan(time_seconds=0.0, round=10, phase="evaluate"))
+    clock.seconds += 3600
+    assert news.hangs is None
+    news.saw(READY)  # it was started again, and compiles what the first round needs
+    clock.seconds += 3600
+    assert news.hangs is None
+    news.saw(round_done(10))
+    clock.seconds += 3600
+    assert news.hangs is not None
+
+
+def without_step(number: int, **changes: Any) -> RoundDone:
+    return round_done(number, **{"tokens_trained": 0, "reward_by_task": {"add": 0.0}, **changes})
+
+
+def test_three_rounds_without_a_step_are_told_once_with_why_and_what_to_do() -> None:
+    news = LearnerNews(Clock())
+    told = [news.saw(without_step(number)) for number in range(1, 6)]
+    assert [len(notes) for notes in told] == [0, 0, 1, 0, 0]
+    assert "every answer to add was wrong" in told[2][0] and "starling tasks add --score" in told[2][0]
+    assert news.nothing_learnt is not None
+    news.saw(round_done(6))
+    assert news.nothing_learnt is None
+
+
+@pytest.mark.parametrize(
+    ("rewards", "said", "not_said"),
+    [
+        ({"add": 0.0}, "add was wrong", "right"),
+        ({"add": 0.01}, "add was wrong", "right"),
+        ({"add": 1.0}, "add was right", "wrong"),
+        ({"add": 0.5}, "question of add earned the same", "was"),
+        ({"add": 0.0, "sort": 1.0}, "add was wrong, and every answer to sort was right", "the same"),
+        ({f"t{n}": 0.0 for n in range(9)}, "t4 and 4 other tasks was wrong", "t5"),
+        ({"a\x1b[2Jb": 0.0}, "a\\x1b[2Jb was wrong", "\x1b"),
+    ],
+)
+def test_why_nothing_was_learnt_is_told_by_task(rewards: dict[str, float], said: str, not_said: str) -> None:
+    news = LearnerNews(Clock())
+    for number in range(3):
+        news.saw(without_step(number, reward_by_task=rewards))
+    assert news.nothing_learnt is not None
+    why = news.nothing_learnt.partition("To do")[0].removeprefix("no step was taken")
+    assert said in why and not_said not in why
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tokens_trained": 1},
+        {"gradient_mass_by_task": {"add": {"12D3KooWa": 1.0}}},  # from answers of peers alone
+        {"reward_by_task": {}},  # nothing ended in this round
+        {"scoring_failures": 1},  # that fault is told
+    ],
+)
+def test_round_that_learnt_or_that_shows_nothing_of_rewards_is_not_counted(changes: dict[str, Any]) -> None:
+    news = LearnerNews(Clock())
+    news.saw(without_step(1))
+    news.saw(without_step(2))
+    assert news.saw(without_step(3, **changes)) == [] and news.nothing_learnt is None

@@ -1,0 +1,75 @@
+"""Whether the learner learns nothing, and why, decided from its rounds.
+
+A question teaches only where its answers earn different rewards. Three rounds without a step mean that no question of
+any task did, own or of peers. Rounds in which nothing was scored, or scoring failed, are told elsewhere and do not
+count.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from node.events import RoundDone
+from node.printable import printable
+from protocol.limits import NAME_BYTES
+
+ROUNDS: Final = 3
+WRONG: Final = 0.05  # the highest mean reward of answers that are called wrong: some tasks reward a wrong form so much
+RIGHT: Final = 0.95  # the lowest of answers that are called right
+TASKS_NAMED: Final = 5
+
+
+class LearningWatch:
+    """Remembers the newest rounds without a step."""
+
+    def __init__(self) -> None:
+        self._rounds: deque[RoundDone] = deque(maxlen=ROUNDS)
+
+    def saw(self, done: RoundDone) -> None:
+        if done.tokens_trained or done.gradient_mass_by_task:
+            self._rounds.clear()
+        elif done.reward_by_task and not done.scoring_failures:
+            self._rounds.append(done)
+
+    @property
+    def nothing_learnt(self) -> str | None:
+        """Returns in words why nothing is learnt, and what to do; None while the learner learns."""
+        return nothing_learnt(self._rounds) if len(self._rounds) == ROUNDS else None
+
+
+def nothing_learnt(rounds: Iterable[RoundDone]) -> str:
+    """Returns why ``rounds``, which took no step, taught nothing, and what to do. No text of a question or an answer is
+    part of it: those are for the owner's eyes alone."""
+    rewards: dict[str, list[float]] = {}
+    for done in rounds:
+        for task, reward in done.reward_by_task.items():
+            rewards.setdefault(task, []).append(reward)
+    means = {task: sum(of_task) / len(of_task) for task, of_task in rewards.items()}
+    wrong = [task for task, mean in means.items() if mean <= WRONG]
+    right = [task for task, mean in means.items() if mean >= RIGHT]
+    other = [task for task in means if task not in wrong and task not in right]
+    why, remedies = [], []
+    if wrong:
+        why.append(f"every answer to {_named(wrong)} was wrong")
+        remedies.append(
+            f"see what an answer earns with `starling tasks {printable(wrong[0], NAME_BYTES)} --score ANSWER`; take an "
+            "easier task, easier parameters of its generator, or a reward with degrees (docs/tasks.md); check that the "
+            "chat template fits the model (policy.chat); or find peers whose models can do it"
+        )
+    if right:
+        why.append(f"every answer to {_named(right)} was right")
+        remedies.append("take a harder task, or harder parameters of its generator")
+    if other:
+        why.append(f"all answers to one question of {_named(other)} earned the same")
+        remedies.append("sample more answers to a question (learner.completions)")
+    return (
+        f"no step was taken in the last {ROUNDS} rounds, because {', and '.join(why)}: only answers that earn "
+        f"different rewards teach. To do: {'. And '.join(remedies)}. `starling status` and the page show answers"
+    )
+
+
+def _named(tasks: list[str]) -> str:
+    named = ", ".join(printable(task, NAME_BYTES) for task in sorted(tasks)[:TASKS_NAMED])
+    return named if len(tasks) <= TASKS_NAMED else f"{named} and {len(tasks) - TASKS_NAMED} other tasks"
