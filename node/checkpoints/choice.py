@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from node.checkpoints.best import best_checkpoint
-from node.checkpoints.checkpoint_files import read_whole, rounds
+from node.checkpoints.checkpoint_files import kept_later, read_whole, round_of, rounds
 from protocol.errors import ConfigurationError, StorageError
 
 BEST: Final = "best"
 
 
-def named_checkpoint(folder: Path, name: str) -> Path:
-    """Returns the checkpoint that a user names: "best", the number of a round in ``folder``, or a path.
+def named_checkpoint(folder: Path, name: str, option: str = "--checkpoint") -> Path:
+    """Returns the checkpoint that a user names with ``option``: "best", the number of a round in ``folder``, or a path.
+    Where a resumed run did not go on from the checkpoint of that round, it is the one that was kept.
 
     Raises ``ConfigurationError`` where there is none, with those that there are.
     """
@@ -25,9 +26,12 @@ def named_checkpoint(folder: Path, name: str) -> Path:
                 f"evaluation.every_rounds rounds; name a round instead ({_listed(folder)})"
             )
         return found.path
-    path = folder / f"round-{int(name):06d}" if name.isascii() and name.isdigit() else Path(name).expanduser()
+    is_number = name.isascii() and name.isdigit()
+    path = folder / f"round-{int(name):06d}" if is_number else Path(name).expanduser()
+    if is_number and not path.is_dir():
+        path = kept_later(folder).get(int(name), path)
     if not path.is_dir():
-        raise ConfigurationError(f"--checkpoint {name}: there is no folder {path}; {folder} has {_listed(folder)}")
+        raise ConfigurationError(f"{option} {name}: there is no folder {path}; {folder} has {_listed(folder)}")
     return path
 
 
@@ -46,5 +50,5 @@ def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], dict[str, Any]] | 
 
 
 def _listed(folder: Path) -> str:
-    numbers = [str(int(path.name.removeprefix("round-"))) for path in rounds(folder)]
-    return f"rounds {', '.join(numbers)}" if numbers else "no checkpoint"
+    numbers = sorted({*map(round_of, rounds(folder)), *kept_later(folder)})
+    return f"rounds {', '.join(map(str, numbers))}" if numbers else "no checkpoint"
