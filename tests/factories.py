@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from node.events import Phases, RoundDone
+from node.events import NamedPeer, PeersChanged, Phases, RoundDone
 
 
 def round_done(number: int = 7, **changes: Any) -> RoundDone:
@@ -46,3 +46,11 @@ def round_done(number: int = 7, **changes: Any) -> RoundDone:
         alone_because=None,
     )
     return msgspec.structs.replace(event, **changes)
+
+
+def came(*peers: tuple[str, str], time_seconds: float = 1.0) -> PeersChanged:
+    """Returns the event that these peers came, each given by its id and the name that it calls itself."""
+    named = tuple(NamedPeer(peer, name, "builtin:robin") for peer, name in peers)
+    return PeersChanged(
+        time_seconds=time_seconds, round=1, came=named, left=(), came_total=len(named), left_total=0, present=len(named)
+    )

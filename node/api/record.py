@@ -139,7 +139,8 @@ def halves(metrics: Path) -> tuple[Path, Path]:
 def events_in(path: Path, decoder: msgspec.json.Decoder[E]) -> Iterator[E | None]:
     """Yields the events of the decoder's kinds, and None for a line of such a kind that does not decode: one written by
     another version, or cut short by a full disk."""
-    tags = tuple(f'{{"event":"{kind.__struct_config__.tag}"'.encode() for kind in get_args(decoder.type))
+    kinds = get_args(decoder.type) or (decoder.type,)  # of a union, or the one
+    tags = tuple(f'{{"event":"{kind.__struct_config__.tag}"'.encode() for kind in kinds)
     with path.open("rb") as file:
         for line in file:
             if line.startswith(tags):

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +20,9 @@ from protocol.errors import StorageError
 
 FORMAT: Final = 1
 TENSORS, STATE, CONFIG = "tensors.safetensors", "state.json", "config.json"
-SET_ASIDE: Final = "set-aside-"  # before the name of a folder that no start reads any more
-_SET_ASIDE_FOLDER = re.compile(r"set-aside-round-(\d{6,})-(\d+)")
+UNFINISHED: Final = ".unfinished-"  # before the name of a folder that a crash left, and the next start removes
+SET_ASIDE: Final = "set-aside-"  # before the name of a damaged one that no start reads any more
+KEPT_LATER: Final = "later-"  # before the name of a whole one, later than that from which the user went on
 _ROUND_FOLDER = re.compile(r"round-(\d{6,})")
 
 
@@ -36,7 +38,30 @@ def rounds(folder: Path) -> list[Path]:
 
 def set_aside_folders(folder: Path) -> list[Path]:
     """Returns the folders of checkpoints that were set aside, the lowest round first."""
-    found = [(int(m[1]), int(m[2]), p) for p in folder.glob(f"{SET_ASIDE}*") if (m := _SET_ASIDE_FOLDER.match(p.name))]
+    return _aside(folder, SET_ASIDE)
+
+
+def kept_later(folder: Path) -> dict[int, Path]:
+    """Returns the checkpoints from which a resumed run did not go on, by round; the last kept one of each round."""
+    return {round_of(path): path for path in _aside(folder, KEPT_LATER)}
+
+
+def round_of(path: Path) -> int:
+    """Returns the round in the name of a checkpoint's folder."""
+    return int(re.search(r"round-(\d{6,})", path.name)[1])  # type: ignore[index]
+
+
+def set_aside(path: Path, prefix: str = SET_ASIDE) -> Path:
+    """Renames the checkpoint in folder ``path``, so that no start reads it again and nothing deletes it; returns where
+    it is now."""
+    aside = path.with_name(f"{prefix}{path.name}-{time.time_ns()}")
+    path.rename(aside)
+    return aside
+
+
+def _aside(folder: Path, prefix: str) -> list[Path]:
+    named = re.compile(rf"{prefix}round-(\d{{6,}})-(\d+)")
+    found = [(int(m[1]), int(m[2]), path) for path in folder.glob(f"{prefix}*") if (m := named.match(path.name))]
     return [path for *_, path in sorted(found)]
 
 

@@ -27,9 +27,9 @@ from node.checkpoints.best import kept
 from node.checkpoints.checkpoint_files import (
     CONFIG,
     FORMAT,
-    SET_ASIDE,
     STATE,
     TENSORS,
+    UNFINISHED,
     ForeignCheckpointError,
     flush,
     read_whole,
@@ -39,8 +39,6 @@ from node.checkpoints.checkpoint_files import (
 from node.learner.memory.errors import forget, give_back
 from node.policy.device_faults import detail_of, is_out_of_memory
 from protocol.errors import StorageError
-
-_UNFINISHED: Final = ".unfinished-"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +79,7 @@ def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
     checkpoints before stay complete.
     """
     final = folder / f"round-{snapshot.round:06d}"
-    unfinished = folder / f"{_UNFINISHED}{final.name}-{os.getpid()}"
+    unfinished = folder / f"{UNFINISHED}{final.name}-{os.getpid()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _discard(unfinished)
@@ -127,7 +125,7 @@ def read_newest(folder: Path) -> NewestCheckpoint:
     Raises ``ForeignCheckpointError`` for one that may be whole and cannot be read here.
     """
     damaged: list[tuple[Path, str]] = []
-    for leftover in folder.glob(f"{_UNFINISHED}*"):
+    for leftover in folder.glob(f"{UNFINISHED}*"):
         _discard(leftover)
     for path in reversed(rounds(folder)):
         try:
@@ -137,14 +135,6 @@ def read_newest(folder: Path) -> NewestCheckpoint:
         except StorageError as error:
             damaged.append((path, str(error)))
     return NewestCheckpoint(None, None, tuple(damaged))
-
-
-def set_aside(path: Path) -> Path:
-    """Renames the checkpoint in folder ``path``, so that no start reads it again and nothing deletes it; returns where
-    it is now."""
-    aside = path.with_name(f"{SET_ASIDE}{path.name}-{time.time_ns()}")
-    path.rename(aside)
-    return aside
 
 
 def read(path: Path) -> Snapshot:
@@ -160,7 +150,7 @@ def read(path: Path) -> Snapshot:
 def _put_in_place(unfinished: Path, final: Path) -> None:
     """Renames ``unfinished`` to ``final``; an existing folder, from a round that is repeated, is moved aside first."""
     if final.exists():
-        aside = final.with_name(f"{_UNFINISHED}replaced-{final.name}")
+        aside = final.with_name(f"{UNFINISHED}replaced-{final.name}")
         _discard(aside)
         final.rename(aside)
         unfinished.rename(final)
@@ -174,7 +164,7 @@ def _delete_old(folder: Path, keep: int) -> None:
     for path in rounds(folder):
         if path in wanted:
             continue
-        doomed = path.with_name(f"{_UNFINISHED}deleted-{path.name}")
+        doomed = path.with_name(f"{UNFINISHED}deleted-{path.name}")
         path.rename(doomed)  # so that a crash leaves no partial checkpoint under a valid name
         _discard(doomed)
 

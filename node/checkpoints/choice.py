@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from node.checkpoints.best import best_checkpoint
-from node.checkpoints.checkpoint_files import read_whole, rounds
+from node.checkpoints.checkpoint_files import kept_later, read_whole, round_of, rounds
 from protocol.errors import ConfigurationError, StorageError
 
 BEST: Final = "best"
 LAST: Final = "last"
 
 
-def named_checkpoint(folder: Path, name: str) -> Path:
-    """Returns the checkpoint that a user names: "best", "last", the number of a round in ``folder``, or a path.
+def named_checkpoint(folder: Path, name: str, option: str = "--checkpoint") -> Path:
+    """Returns the checkpoint that a user names with ``option``: "best", "last", the number of a round in ``folder``, or a
+    path. Where a resumed run did not go on from the checkpoint of that round, it is the one that was kept.
 
     Raises ``ConfigurationError`` where there is none, with those that there are.
     """
@@ -31,9 +32,12 @@ def named_checkpoint(folder: Path, name: str) -> Path:
         if newest is None:
             raise ConfigurationError(f"no checkpoint in {folder} is whole: starling up trains one")
         return newest[0]
-    path = folder / f"round-{int(name):06d}" if name.isascii() and name.isdigit() else Path(name).expanduser()
+    is_number = name.isascii() and name.isdigit()
+    path = folder / f"round-{int(name):06d}" if is_number else Path(name).expanduser()
+    if is_number and not path.is_dir():
+        path = kept_later(folder).get(int(name), path)
     if not path.is_dir():
-        raise ConfigurationError(f"--checkpoint {name}: there is no folder {path}; {folder} has {_listed(folder)}")
+        raise ConfigurationError(f"{option} {name}: there is no folder {path}; {folder} has {_listed(folder)}")
     return path
 
 
@@ -52,5 +56,5 @@ def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], dict[str, Any]] | 
 
 
 def _listed(folder: Path) -> str:
-    numbers = [str(int(path.name.removeprefix("round-"))) for path in rounds(folder)]
-    return f"rounds {', '.join(numbers)}" if numbers else "no checkpoint"
+    numbers = sorted({*map(round_of, rounds(folder)), *kept_later(folder)})
+    return f"rounds {', '.join(map(str, numbers))}" if numbers else "no checkpoint"

@@ -7,10 +7,10 @@ from typing import Any
 
 from node.printable import printable
 from protocol.cluster.admission import judge_as_made, still_member
-from protocol.cluster.documents import Revocations
+from protocol.cluster.documents import Invitation, Revocations
 from protocol.cluster.refusal import AdmissionRefused, utc
 from protocol.identity import peer_id_of
-from swarm.cluster.cluster_files import ClusterFiles, read_credentials, read_revocations
+from swarm.cluster.cluster_files import ClusterFiles, read_credentials, read_invitations, read_revocations
 from swarm.cluster.roster import Member, Roster
 
 DAY_SECONDS = 86_400
@@ -27,6 +27,7 @@ def cluster_facts(files: ClusterFiles) -> dict[str, Any]:
         admitted = judge_as_made(now_seconds, cluster, revocations, roster.taken, credential)
         if not isinstance(admitted, AdmissionRefused):
             roster.add(admitted, credential, 0.0)
+    invitations = read_invitations(files, cluster).values()
     return {
         "name": manifest.name,
         "swarm_id": cluster.swarm_id.hex(),
@@ -39,6 +40,9 @@ def cluster_facts(files: ClusterFiles) -> dict[str, Any]:
         "members": [_member(list(roster.of(m.peer)), revocations, now_seconds) for m in roster],
         "revoked_peers": [peer_id_of(key) for key in revocations.peers] if revocations is not None else [],
         "revoked_invitations": [key.hex() for key in revocations.invitations] if revocations is not None else [],
+        "invitations": [
+            _invitation(each, len(roster.taken.get(each.key, ())), revocations, now_seconds) for each in invitations
+        ],
     }
 
 
@@ -58,7 +62,12 @@ def cluster_lines(facts: dict[str, Any]) -> list[str]:
     for peer in facts["revoked_peers"]:
         if peer not in {member["peer"] for member in facts["members"]}:
             shown.append(f"{peer}  revoked")
-    shown += [f"invitation {key}  revoked" for key in facts["revoked_invitations"]]
+    for each in facts["invitations"]:
+        free = f", {each['seats'] - each['taken']} of {each['seats']} seats free" if each["state"] == "open" else ""
+        name = printable(each["name"]) or "(no name)"
+        shown.append(f"invitation {each['key']}  {name:<16}  {each['state']}, until {utc(each['until_seconds'])}{free}")
+    listed = {each["key"] for each in facts["invitations"]}
+    shown += [f"invitation {key}  revoked" for key in facts["revoked_invitations"] if key not in listed]
     return shown
 
 
@@ -72,4 +81,24 @@ def _member(known: list[Member], revocations: Revocations | None, now_seconds: f
         "state": "member" if why is None else str(why.reason),
         "certified": member.admitted.certified,
         "until_seconds": member.admitted.until_seconds,
+    }
+
+
+def _invitation(
+    invitation: Invitation, taken: int, revocations: Revocations | None, now_seconds: float
+) -> dict[str, str | int]:
+    """Describes an invitation that was signed here; ``taken``: seats of it."""
+    if revocations is not None and invitation.key in revocations.invitations:
+        state = "revoked"
+    elif taken >= invitation.seats:
+        state = "used"
+    else:
+        state = "open" if now_seconds <= invitation.join_by_seconds else "expired"
+    return {
+        "key": invitation.key.hex(),
+        "name": invitation.name,
+        "state": state,
+        "seats": invitation.seats,
+        "taken": taken,
+        "until_seconds": invitation.join_by_seconds,
     }

@@ -37,7 +37,7 @@ _TOGETHER: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class RememberedRun:
-    """The configuration of the newest checkpoint."""
+    """The configuration of the checkpoint from which a start goes on: the newest, or one that the user chose."""
 
     config: Mapping[str, Any]  # as the checkpoint stores it
     path: Path  # of that checkpoint
@@ -51,11 +51,12 @@ class RememberedRun:
         return value
 
 
-def remembered_run(home: Path) -> RememberedRun | None:
-    """Returns what the newest checkpoint under ``home`` was trained with, or else the newest one that was set aside;
-    None where no checkpoint says so."""
+def remembered_run(home: Path, resumed: Path | None = None) -> RememberedRun | None:
+    """Returns what the checkpoint ``resumed`` was trained with, or else the newest one under ``home``, or else the
+    newest one that was set aside; None where no checkpoint says so."""
     folder = home / "checkpoints"
-    for path in [*reversed(rounds(folder)), *reversed(set_aside_folders(folder))]:
+    chosen = [] if resumed is None else [resumed]
+    for path in [*chosen, *reversed(rounds(folder)), *reversed(set_aside_folders(folder))]:
         try:
             config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
             if isinstance(config["policy"]["model"], str):

@@ -68,14 +68,19 @@ def load_config(home: Path, environment: Mapping[str, str], flags: Mapping[str, 
 
 
 def resolve(
-    home: Path, environment: Mapping[str, str], flags: Mapping[str, str], options: Mapping[str, str] = NO_OPTIONS
+    home: Path,
+    environment: Mapping[str, str],
+    flags: Mapping[str, str],
+    options: Mapping[str, str] = NO_OPTIONS,
+    resumed: Path | None = None,
 ) -> ResolvedConfig:
     """As ``load_config``, but with everything that is wrong as data, so that what is right can be examined too.
 
-    ``options`` names the option that set a key of ``flags``, where that was not ``--set``.
+    ``options`` names the option that set a key of ``flags``, where that was not ``--set``. ``resumed`` is the
+    checkpoint from which a start is to go on, where that is not the newest.
     """
     said = (file_source(home / "node.toml"), environment_source(environment), flag_source(flags, options))
-    run = remembered_run(home)
+    run = remembered_run(home, resumed)
     below = _remembered_source(run, frozenset(key for source in said for key in source.spelling))
     lowest_first = (below, *said)
     merged: dict[str, Any] = {}

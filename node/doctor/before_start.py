@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from node.api.own_port import ports_to_try
 from node.configuration import Config, ResolvedConfig, devices_faults, resolve
@@ -59,10 +60,15 @@ class StartCheck:
 
 
 def check_start(
-    home: Home, environment: Mapping[str, str], flags: Mapping[str, str], options: Mapping[str, str] = NO_OPTIONS
+    home: Home,
+    environment: Mapping[str, str],
+    flags: Mapping[str, str],
+    options: Mapping[str, str] = NO_OPTIONS,
+    resumed: Path | None = None,
 ) -> StartCheck:
-    """Examines a start in ``home``. Ports are left alone while a node runs there. ``options`` is as for ``resolve``."""
-    resolved = resolve(home.path, environment, flags, options)
+    """Examines a start in ``home``. Ports are left alone while a node runs there. ``options`` and ``resumed`` are as
+    for ``resolve``."""
+    resolved = resolve(home.path, environment, flags, options, resumed)
     findings = [*configuration_findings(home, resolved, environment)]
     if not any(each.check == "home" for each in findings):
         findings += [] if is_locked(home) else _ports(home, resolved.config)

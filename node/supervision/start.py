@@ -14,9 +14,12 @@ import signal
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
+from node.checkpoints.checkpoint_files import round_of
+from node.checkpoints.resuming import Resumed, resume_from
 from node.configuration import DEFAULT_HOST, DEFAULT_STORE_BYTES, Config, chosen
 from node.events import STOP_LINE, LearnerStart
 from node.home import Home, Lock, LockHeld, lock_home
@@ -42,16 +45,24 @@ LOCK_POLL_SECONDS = 0.2
 NAME_END_CHARACTERS = 5  # of the peer id, in the name of a relay or donor without a configured one
 MODEL_NAME_CHARACTERS = 12  # at most four bytes each: within the 64 bytes of a name
 INPUT_BYTES = 1 << 12
+PATH_CHARACTERS = 300  # shown of a path
 LEARNER_COMMAND = (sys.executable, "-P", "-m", "node.learner.learner_process")
 SWARM_COMMAND = (sys.executable, "-P", "-m", "swarm.swarm_process")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_node(
-    home: Home, config: Config, observer: Observer, *, until_input_ends: bool = False, invite: str | None = None
+    home: Home,
+    config: Config,
+    observer: Observer,
+    *,
+    until_input_ends: bool = False,
+    invite: str | None = None,
+    resumed: Path | None = None,
 ) -> RunOutcome:
     """Runs a node in ``home`` and returns when it has ended. ``STOP_SIGNALS`` ask it to end; with
     ``until_input_ends``, the end of standard input does too. With an ``invite`` it joins that private cluster first.
+    It goes on from the newest checkpoint, or from the one in ``resumed``.
 
     Raises ``ConfigurationError``, ``StorageError`` or ``IdentityError`` before anything is started.
     """
@@ -83,6 +94,8 @@ def run_node(
             )
         if not config.name:
             config = config.model_copy(update={"name": name_for(config.policy.model, key.peer_id)})
+        if resumed is not None:
+            observer.on_note(resumed_line(resume_from(home.checkpoints, resumed)))
         swarm = msgspec.json.encode(swarm_settings(home, config, credentials))
         learner = msgspec.json.encode(LearnerStart(str(home.path), config.model_dump(mode="json")))
         stop_line = STOP_LINE.encode()
@@ -141,6 +154,15 @@ def settings_without_learner(home: Home, config: Config, key: NodeKey, kind: str
         name=config.name or f"{kind}-{key.peer_id[-NAME_END_CHARACTERS:]}",
         log_level="error" if settings.log_level == "info" else settings.log_level,  # its terminal is no log file
     )
+
+
+def resumed_line(resumed: Resumed) -> str:
+    """Describes from where the run goes on, and where later checkpoints are."""
+    said = f"The run goes on from the checkpoint of round {resumed.round}."
+    if not resumed.kept:
+        return said
+    kept = ", ".join(f"round {round_of(path)} as {printable(str(path), PATH_CHARACTERS)}" for path in resumed.kept)
+    return f"{said} Later checkpoints are kept aside, and nothing deletes them: {kept}."
 
 
 def name_for(model: str, peer: str) -> str:

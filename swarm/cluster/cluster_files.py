@@ -6,6 +6,7 @@
     cluster/members      the credentials of the other members that this node knows
     cluster/revocations  the latest list of revocations, once there is one
     cluster/key-change   the latest change of the pre-shared key, once there is one; holds that key
+    cluster/invitations  what the owner signed here for newcomers: names and public keys, without what admits by them
     cluster/owner.key    the owner's key: on the machine that founded the cluster, or where its owner keeps it
 
 A cluster is founded once, and a directory belongs to one cluster.
@@ -23,7 +24,15 @@ from typing import TypeVar
 from protocol import limits
 from protocol.cluster.admission import Admitted, certify
 from protocol.cluster.cluster_manifest import Cluster, ClusterManifest, open_manifest, sign_manifest
-from protocol.cluster.documents import Credential, KeyChange, Revocations, open_key_change, open_revocations
+from protocol.cluster.documents import (
+    Credential,
+    Invitation,
+    KeyChange,
+    Revocations,
+    open_invitation,
+    open_key_change,
+    open_revocations,
+)
 from protocol.cluster.invite import PSK_BYTES
 from protocol.errors import ConfigurationError, IdentityError, ProtocolError
 from protocol.identity import NodeKey, create_private_file, read_private_file
@@ -167,6 +176,22 @@ def read_key_change(files: ClusterFiles, cluster: Cluster) -> KeyChange | None:
     path = files.directory / "key-change"
     raw = _read_if_there(path, limits.DOCUMENT_BYTES)
     return _opened(path, raw, partial(open_key_change, owner=cluster.manifest.owner)) if raw else None
+
+
+def read_invitations(files: ClusterFiles, cluster: Cluster) -> dict[bytes, Invitation]:
+    """Returns the invitations that were signed in this data directory, by their documents, the oldest first."""
+    path = files.directory / "invitations"
+    raw = _read_if_there(path, MEMBERS_FILE_BYTES)
+    documents = _opened(path, raw, decode_members) if raw else ()
+    opener = partial(open_invitation, owner=cluster.manifest.owner)
+    return {document: _opened(path, document, opener) for document in documents}
+
+
+def note_invitation(files: ClusterFiles, cluster: Cluster, document: bytes, now_seconds: float) -> None:
+    """Adds an invitation to those that were signed here; those by which nobody can join any more leave the file."""
+    known = read_invitations(files, cluster)
+    usable = [each for each, invitation in known.items() if invitation.join_by_seconds >= now_seconds]
+    files.keep("invitations", encode_members([*usable, document][-limits.MEMBERS :]))
 
 
 def current_psk(files: ClusterFiles, cluster: Cluster) -> bytes:

@@ -33,6 +33,11 @@ class ListedDonor(Struct, frozen=True, forbid_unknown_fields=True):
     peer: str = ""  # empty until it was used
     dropped_because: str = ""  # empty: it was not
 
+    @property
+    def id(self) -> str:
+        """The peer id; of an invitation that nobody used, the hash of its secret in hexadecimal."""
+        return self.peer or self.secret_hash.hex()
+
     def is_open(self, now_seconds: float) -> bool:
         """Whether a new peer may still become this donor."""
         return not self.peer and not self.dropped_because and now_seconds <= self.until_seconds
@@ -86,9 +91,9 @@ def drop(donors: Donors, peer: str, because: str) -> Donors:
     )
 
 
-def without(donors: Donors, named: str) -> Donors:
-    """Returns the list without the entries whose peer id or name is ``named``: the peer may be invited again."""
-    return tuple(each for each in donors if named not in (each.peer, each.name))
+def without(donors: Donors, id: str) -> Donors:
+    """Returns the list without the entry of this id: the peer may be invited again."""
+    return tuple(each for each in donors if each.id != id)
 
 
 def read_donors(path: Path) -> Donors:

@@ -53,6 +53,15 @@ def test_the_newest_checkpoint_counts_and_every_other_source_wins_over_it(tmp_pa
     assert (config.policy.model, config.swarm.name) == ("builtin:robin", "other")
 
 
+def test_a_start_from_an_earlier_checkpoint_takes_the_settings_of_that_one(tmp_path: Path) -> None:
+    trained(tmp_path, tasks__names=["add"])
+    trained(tmp_path, "round-000031", tasks__names=["spell_backward"])
+    chosen = tmp_path / "checkpoints" / "round-000030"
+    assert resolve(tmp_path, {}, {}, resumed=chosen).config.tasks.names == ("add",)
+    assert resolve(tmp_path, {}, {}).config.tasks.names == ("spell_backward",)
+    assert resolve(tmp_path / "new", {}, {}, resumed=chosen).config.tasks.names == ("add",)
+
+
 def test_data_that_is_named_anew_replaces_the_tasks_of_before_as_a_whole(tmp_path: Path) -> None:
     trained(tmp_path, tasks__names=["add"], tasks__jsonl_max_new_tokens=9, tasks__scoring_workers=3)
     config = load_config(tmp_path, {}, {"tasks.jsonl": "own.jsonl"})

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from node.configuration import Config
 from tests.hang_guard import HANG_SECONDS
 from tests.processes.conftest import ROOT, with_stand_ins
 
@@ -34,6 +37,33 @@ def test_rounds_asked_for_then_exit_0_and_the_next_start_continues_until_its_inp
     assert [event["round"] for event in second.of_kind("round")][:2] == [4, 5]
     newest = second.of_kind("round")[-1]["round"]
     assert second.of_kind("checkpoint")[-1]["round"] == newest, "what was learnt until the end is saved"
+    assert processes.none_alive()
+
+
+def whole_checkpoint(home: Path, round_number: int) -> Path:
+    folder = home / "checkpoints" / f"round-{round_number:06d}"
+    folder.mkdir(parents=True)
+    state = {"format": 1, "round": round_number, "tensors_sha256": hashlib.sha256(b"tensors").hexdigest()}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "config.json").write_text(json.dumps(Config().model_dump(mode="json")))
+    (folder / "tensors.safetensors").write_bytes(b"tensors")
+    return folder
+
+
+def test_a_start_from_an_earlier_checkpoint_keeps_the_later_ones_and_says_where(processes: Any) -> None:
+    home = processes.root / "home"
+    for number in (10, 20):
+        whole_checkpoint(home, number)
+    assert processes.run("up", "--home", str(home), "--resume", "15").returncode == 78
+    assert (home / "checkpoints" / "round-000020").is_dir()
+    node = processes.up("--resume", "10", torch=False)
+    said = node.wait_for_event("note")["text"]
+    (kept,) = home.glob("checkpoints/later-round-000020-*")
+    assert "round 10" in said and str(kept) in said
+    assert [path.name for path in home.glob("checkpoints/round-*")] == ["round-000010"]
+    node.wait_for_round(1)
+    node.process.stdin.close()
+    assert node.end() == 0
     assert processes.none_alive()
 
 

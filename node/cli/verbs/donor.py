@@ -92,21 +92,27 @@ def list_donors(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
 @app.command("remove")
 def remove(
-    named: Annotated[str, typer.Argument(metavar="PEER", help="The donor's peer id, or the name it was invited by.")],
+    named: Annotated[
+        str, typer.Argument(metavar="PEER", help="The donor's name or peer id, or the name of an open invitation.")
+    ],
     home: HomeOption = None,
 ) -> None:
     """Put a donor out, or take an open invitation back. It takes effect at once, and the machine may be invited again.
 
     Example: starling donor remove attic
     """
+    from node.cli.peer_names import KnownName, id_of, names_met
     from swarm.client import SwarmClient
     from swarm.donors import donor_list
 
     where = home_of(home)
     before = donor_list.read_donors(where.donors)
-    after = donor_list.change_donors(where.donors, lambda donors: donor_list.without(donors, named))
+    met = [each for each in names_met(where) if each.id in {donor.id for donor in before}]
+    invited = [KnownName.of(donor.name, donor.id) for donor in before]
+    found = id_of(named, invited, met, where="starling donor list")
+    after = donor_list.change_donors(where.donors, lambda donors: donor_list.without(donors, found))
     if len(after) == len(before):
-        raise ConfigurationError(f"no donor and no invitation has the peer id or the name {named}: starling donor list")
+        raise ConfigurationError(f"{found} is no donor of this node: starling donor list")
     for each in before:
         if each not in after and each.peer and not each.dropped_because:
             with suppress(TransportError), SwarmClient(where.swarm_socket) as client:  # where no node runs: no stream

@@ -17,6 +17,7 @@ import typer
 from node.cli.options import HomeOption, home_of
 from node.cli.verbs.swarm import OwnerKeyOption, duration_seconds
 from node.home import Home
+from node.printable import printable
 from protocol.errors import ConfigurationError, ProtocolError, RefusedError, UnreachableError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from swarm.cluster.cluster_files import ClusterFiles
 
 GRACE = "7d"
+INVITATION_CHARACTERS = 64  # of an invitation's public key in hexadecimal; a peer id has fewer
 Decree = Literal["revocations", "key_change"]
 FILES: dict[Decree, str] = {"revocations": "revocations", "key_change": "key-change"}
 
@@ -32,7 +34,11 @@ FILES: dict[Decree, str] = {"revocations": "revocations", "key_change": "key-cha
 def revoke(
     target: Annotated[
         str,
-        typer.Argument(metavar="PEER", help="A member's peer id, or an invite that must not admit anyone any more."),
+        typer.Argument(
+            metavar="PEER",
+            help="A member's name or peer id; or an invite, or the name that it was made for, that must not admit "
+            "anyone any more.",
+        ),
     ],
     home: HomeOption = None,
     owner_key: OwnerKeyOption = None,
@@ -40,10 +46,16 @@ def revoke(
     """Remove a member, or revoke an invite. Revoking an invite also removes all who joined by it and have no
     certificate.
 
-    Example: starling revoke 12D3KooW…
+    A name is the one in the invitation, otherwise what the peer calls itself. One that two have is refused.
+
+    Examples:
+
+    starling revoke robin
+
+    starling revoke 12D3KooW…
     """
     owned = _owned(home, owner_key)
-    if not _signed_list(owned, *_revoked_key(target, owned.cluster), revoked=True):
+    if not _signed_list(owned, *_revoked_key(target, owned, revoked=False), revoked=True):
         typer.echo("It is revoked already: nothing to do.")
 
 
@@ -51,7 +63,7 @@ def readmit(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="PEER", help="The peer id of a revoked member, or a revoked invite that is to be valid."
+            metavar="PEER", help="The name or peer id of a revoked member, or a revoked invite that is to be valid."
         ),
     ],
     home: HomeOption = None,
@@ -63,10 +75,10 @@ def readmit(
     to start: apply the new list there (starling swarm apply), or join again by an invite, which also brings a key that
     was rotated meanwhile.
 
-    Example: starling readmit 12D3KooW…
+    Example: starling readmit robin
     """
     owned = _owned(home, owner_key)
-    is_invite, key = _revoked_key(target, owned.cluster)
+    is_invite, key = _revoked_key(target, owned, revoked=True)
     if not _signed_list(owned, is_invite, key, revoked=False):
         typer.echo("It is not revoked: nothing to do. starling swarm show lists what is.")
     elif not is_invite:
@@ -162,20 +174,45 @@ def _owned(home: Path | None, owner_key: Path | None) -> _Owned:
     return _Owned(where, files, cluster, read_owner(files, cluster))
 
 
-def _revoked_key(target: str, cluster: Cluster) -> tuple[bool, bytes]:
-    """Returns whether ``target`` is an invite, and the public key of its invitation or of the peer."""
+def _revoked_key(target: str, owned: _Owned, *, revoked: bool) -> tuple[bool, bytes]:
+    """Returns whether ``target`` is an invitation, and the public key of it or of the peer. Where a name belongs to
+    several, those that are ``revoked``, or are not, are meant."""
     from protocol.cluster.invite import SCHEME, decode_invite
     from protocol.identity import public_bytes_of
 
     try:
         if SCHEME not in target.lower():
-            return False, public_bytes_of(target)
+            found = _named_id(target, owned, revoked=revoked)
+            if found != target:
+                typer.echo(f"{printable(target)} is {found}.")
+            is_invitation = len(found) == INVITATION_CHARACTERS
+            return is_invitation, bytes.fromhex(found) if is_invitation else public_bytes_of(found)
         invite = decode_invite(target)
     except ProtocolError as error:
-        raise ConfigurationError(f"neither a peer id (starling swarm show lists them) nor an invite: {error}") from None
-    if invite.invitation.swarm_id != cluster.swarm_id:
+        raise ConfigurationError(
+            f"neither a peer (starling swarm show lists members and invitations) nor an invite: {error}"
+        ) from None
+    if invite.invitation.swarm_id != owned.cluster.swarm_id:
         raise ConfigurationError("the invite is for another cluster than that of this data directory")
     return True, invite.invitation.key
+
+
+def _named_id(target: str, owned: _Owned, *, revoked: bool) -> str:
+    """Returns the peer id, or the invitation's key in hexadecimal, that ``target`` names."""
+    from node.cli.peer_names import KnownName, id_of, names_met
+    from node.cli.swarm_facts import cluster_facts
+
+    facts = cluster_facts(owned.files)
+    given = [(each["state"] == "revoked", KnownName.of(each["name"], each["peer"])) for each in facts["members"]]
+    given += [
+        (each["state"] == "revoked", KnownName.of(each["name"], each["key"]))
+        for each in facts["invitations"]
+        if each["state"] in ("open", "revoked")
+    ]
+    given += [(True, KnownName("", key)) for key in facts["revoked_invitations"]]  # signed elsewhere
+    meant = [name for is_revoked, name in given if is_revoked == revoked]
+    others = [name for is_revoked, name in given if is_revoked != revoked]
+    return id_of(target, meant, others, names_met(owned.home), where="starling swarm show")
 
 
 def _signed_list(owned: _Owned, is_invite: bool, key: bytes, *, revoked: bool) -> bool:

@@ -161,7 +161,7 @@ def signed_invite(
     from protocol.cluster.documents import Invitation, sign_invitation
     from protocol.cluster.invite import address_to_invite, encode_invite
     from protocol.identity import NodeKey
-    from swarm.cluster.cluster_files import cluster_files, current_psk, read_cluster, read_owner
+    from swarm.cluster.cluster_files import cluster_files, current_psk, note_invitation, read_cluster, read_owner
 
     files = cluster_files(home.path, owner_key)
     cluster = read_cluster(files)
@@ -175,9 +175,11 @@ def signed_invite(
     else:
         address = list(dict.fromkeys(map(address_to_invite, address)))
     try:
-        return encode_invite(document=document, key=key, owner=owner.public_bytes, psk=psk, addresses=address)
+        invite = encode_invite(document=document, key=key, owner=owner.public_bytes, psk=psk, addresses=address)
     except ValueError as error:
         raise ConfigurationError(f"--address: {error}") from error
+    note_invitation(files, cluster, document, now)
+    return invite
 
 
 def duration_seconds(text: str, option: str) -> int:

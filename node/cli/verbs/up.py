@@ -56,6 +56,14 @@ FromPeersOption = Annotated[
         "node's own checkpoint. If none are announced within a minute, start from the local checkpoint or model.",
     ),
 ]
+ResumeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|PATH|best",
+        help="Go on from this checkpoint instead of the newest: a round's number, a folder, or the best by evaluation. "
+        "Later checkpoints are kept aside.",
+    ),
+]
 RoundsOption = Annotated[int | None, typer.Option(min=0, help="Stop after this many rounds; 0: never.")]
 TokensOption = Annotated[int | None, typer.Option(min=0, help="Stop after generating this many tokens; 0: never.")]
 DetachOption = Annotated[
@@ -77,6 +85,7 @@ def up(
     join: JoinOption = None,
     listen: ListenOption = None,
     from_peers: FromPeersOption = False,
+    resume: ResumeOption = None,
     rounds: RoundsOption = None,
     tokens: TokensOption = None,
     sets: SetOption = None,
@@ -106,22 +115,26 @@ def up(
 
     starling up --peer /ip4/192.0.2.7/tcp/4001/p2p/12D3KooW… --name lark
 
+    starling up --resume best
+
     starling up --detach
 
     starling up --join invite.txt --listen /ip4/0.0.0.0/tcp/4001
     """
+    from node.checkpoints.choice import named_checkpoint
     from node.doctor.before_start import check_start
 
     where = home_of(home)
+    resumed = None if resume is None else named_checkpoint(where.checkpoints, resume, "--resume")
     given = flags_of({"policy.model": model, "name": name, "swarm.peers": peer, "swarm.listen": listen})
     given |= flags_of({"rounds": rounds, "tokens": tokens})
     options = {key: OPTIONS[key] for key in given}
     flags = assignments(sets) | given | ({"checkpoint.from_peers": "true"} if from_peers else {})
-    checked = check_start(where, os.environ, flags, options)
+    checked = check_start(where, os.environ, flags, options, resumed)
     invite = accepted_invite(join, checked, options, as_json=as_json)
     if detach:
         raise typer.Exit(_detached(where, as_json=as_json, until_input_ends=until_input_ends))
-    code = _in_the_foreground(where, checked, invite, as_json=as_json, until_input_ends=until_input_ends)
+    code = _in_the_foreground(where, checked, invite, resumed, as_json=as_json, until_input_ends=until_input_ends)
     if code is not ExitCode.DONE:
         raise typer.Exit(code)
 
@@ -169,7 +182,7 @@ def prepared_or_exit(prepared: T | RunOutcome) -> T:
 
 
 def _in_the_foreground(
-    home: Home, checked: StartCheck, invite: str | None, *, as_json: bool, until_input_ends: bool
+    home: Home, checked: StartCheck, invite: str | None, resumed: Path | None, *, as_json: bool, until_input_ends: bool
 ) -> ExitCode:
     """Runs the node and shows it until it stops."""
     from node.cli.node_log import LoggedObserver, node_log  # after the check, which is to answer at once
@@ -184,7 +197,7 @@ def _in_the_foreground(
         observer = LoggedObserver(shown, log)
         for each in checked.warnings:
             observer.on_note(f"Warning, {each.check}: {each.message}. To do: {each.remedy}.")
-        outcome = run_node(home, config, observer, until_input_ends=until_input_ends, invite=invite)
+        outcome = run_node(home, config, observer, until_input_ends=until_input_ends, invite=invite, resumed=resumed)
         observer.on_outcome(outcome)
     return outcome.exit_code
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node.checkpoints.checkpoint_files import ForeignCheckpointError, set_aside_folders
-from node.checkpoints.checkpoints import read_newest, set_aside
+from node.checkpoints.checkpoint_files import ForeignCheckpointError, set_aside, set_aside_folders
+from node.checkpoints.checkpoints import read_newest
 from node.events import CheckpointsDamaged, DamagedCheckpoint
 from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import restore

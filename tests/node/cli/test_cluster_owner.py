@@ -8,16 +8,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from node.configuration import load_config
 from node.home import Home
 from node.supervision.cluster_setup import credentials_of, ensure_joined, invite_text
-from protocol.cluster.documents import open_key_change, open_revocations
+from protocol.cluster.documents import Credential, open_key_change, open_revocations, sign_join
 from protocol.cluster.invite import decode_invite
 from protocol.errors import ConfigurationError, RefusedError
 from protocol.identity import NodeKey
-from swarm.cluster.cluster_files import cluster_files, current_psk, read_cluster
+from swarm.cluster.cluster_files import cluster_files, current_psk, read_cluster, read_credentials
+from swarm.cluster.membership import encode_members
+from tests.factories import came
 
 Starling = Callable[..., tuple[int, str, str]]
 PEER = NodeKey(b"p" * 32)
@@ -58,6 +61,54 @@ def test_revoked_peers_and_invites_are_listed_together_under_a_rising_number(
     assert open_revocations(path.read_bytes(), owner=owner).sequence == 2
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert f"{PEER.peer_id}  revoked" in starling("swarm", "show")[1]
+
+
+def join_by(invite: str, peer: NodeKey, home: Path) -> None:
+    """Makes ``peer`` a member that joined by ``invite``, as the owner's node notes it."""
+    opened = decode_invite(invite)
+    join = sign_join(opened.key, peer, invitation=opened.document, time_seconds=time.time())
+    files = cluster_files(home)
+    known = read_credentials(files).members
+    files.keep("members", encode_members([*known, Credential("join", join).encode()]))
+
+
+def test_a_member_is_revoked_and_readmitted_by_the_name_that_it_was_invited_by(
+    starling: Starling, tmp_path: Path
+) -> None:
+    home, stranger = tmp_path / "home", NodeKey(b"s" * 32)
+    join_by(starling("invite", "--for", "robin")[1], PEER, home)
+    (home / "metrics.jsonl").write_bytes(
+        msgspec.json.encode(came((stranger.peer_id, "robin"), (stranger.peer_id, "lark"))) + b"\n"
+    )
+    code, output, _ = starling("revoke", "robin")
+    assert code == 0 and f"robin is {PEER.peer_id}" in output
+    assert facts(starling)["revoked_peers"] == [PEER.peer_id]
+    assert starling("readmit", "robin")[0] == 0
+    assert facts(starling)["revoked_peers"] == []
+    assert starling("revoke", "lark")[0] == 0  # nobody was invited as lark: the peer that calls itself so
+    assert facts(starling)["revoked_peers"] == [stranger.peer_id]
+
+
+def test_an_invite_that_nobody_used_is_revoked_by_its_name_and_a_name_of_two_is_refused(
+    starling: Starling, tmp_path: Path
+) -> None:
+    home, first = tmp_path / "home", starling("invite", "--for", "robin")[1]
+    key = decode_invite(first).invitation.key.hex()
+    assert starling("revoke", "robin")[0] == 0
+    assert facts(starling)["revoked_invitations"] == [key]
+    assert starling("readmit", "robin")[0] == 0
+    join_by(first, PEER, home)
+    other = decode_invite(starling("invite", "--for", "robin")[1]).invitation.key.hex()
+    code, _, error = starling("revoke", "robin")
+    assert code == 78 and PEER.peer_id in error and other in error
+    assert key not in error  # its one seat is the member's
+    assert starling("revoke", other)[0] == 0
+    assert starling("revoke", "robin")[0] == 0  # the one robin that is not revoked
+    assert (facts(starling)["revoked_peers"], facts(starling)["revoked_invitations"]) == ([PEER.peer_id], [other])
+    shown = starling("swarm", "show")[1]
+    assert f"invitation {key}  robin" in shown and f"invitation {other}  robin" in shown
+    secret = decode_invite(first).secret
+    assert secret not in (home / "cluster" / "invitations").read_bytes() and secret.hex() not in shown
 
 
 def test_what_is_neither_peer_nor_invite_and_this_node_itself_cannot_be_revoked(starling: Starling) -> None:
