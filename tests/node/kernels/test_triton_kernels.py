@@ -1,15 +1,11 @@
 """Triton's kernels, run by its interpreter behind the public functions, agree with the references to the bit.
 
-That they compile for a GPU, and that nothing in them rounds otherwise there, is read off the code they compile to.
+That they compile for GPUs, and that nothing in them rounds otherwise there: ``tests/node/gpu/test_compilers.py``.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +26,6 @@ from protocol.weights.tensor_layout import TensorLayout
 from tests.examples import examples
 
 LAYOUT = TensorLayout.of({"matrix": (100, 61), "bias": (7,), "whole": (4096,), "one more": (4097,), "short": (200,)})
-ROOT = Path(__file__).resolve().parents[3]
 KINDS = ("normal", "ties", "zeros", "tiny", "one large")
 Floats = NDArray[np.float32]
 Patterns = NDArray[np.uint16]
@@ -138,108 +133,3 @@ def test_changes_at_both_ends_and_everywhere_are_found(size: int) -> None:
         positions, zigzags = triton_diff.find_changes_on_device(base, target)
         assert positions.tolist() == where
         assert (zigzags == 2).all()
-
-
-COMPILE = """
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from node.kernels import triton_bits, triton_diff, triton_top_k
-
-counts = "count:i32 kept:i32"
-sent = "c0:fp32 c1:fp32 c2:fp32 c3:fp32"
-for module, name, arguments, constants in [
-    (triton_top_k, "_select", "residual:*fp32 delta:*fp32 indices:*i16 values:*fp32 largest:*i32 size:i32 kept:i32 "
-     "decay:fp32", {"CHUNK": 4096}),
-    (triton_top_k, "_quantise", "values:*fp32 codes:*u8 tallies:*i64 count:i32 factor:fp32 one:i32 two:i32 three:i32",
-     {"BLOCK": 1024, "CODES": 4}),
-    (triton_top_k, "_subtract", f"residual:*fp32 indices:*i16 values:*fp32 codes:*u8 {counts} {sent}",
-     {"CHUNK": 4096, "BLOCK": 1024}),
-    (triton_top_k, "_add", f"total:*fp32 contributors:*i16 indices:*i16 codes:*u8 {counts} {sent}",
-     {"CHUNK": 4096, "BLOCK": 1024}),
-    (triton_top_k, "_divide", f"total:*fp32 contributors:*i16 indices:*i16 {counts}", {"CHUNK": 4096, "BLOCK": 1024}),
-    (triton_bits, "_pack", "values:*i32 out:*u8 count:i32 row_bytes:i32", {"A_BYTE": 8, "WIDTH": 1, "BLOCK": 256}),
-    (triton_diff, "_compare", "base:*i16 target:*i16 mask:*u8 counts:*i64 size:i32", {"BLOCK": 4096}),
-    (triton_diff, "_collect", "base:*i16 target:*i16 mask:*u8 starts:*i64 positions:*i64 zigzags:*i64",
-     {"BLOCK": 4096}),
-    (triton_diff, "_add_steps", "weights:*i16 positions:*i64 planes:*u8 count:i32 sign:i32", {"BLOCK": 1024}),
-]:
-    types = dict(argument.split(":") for argument in arguments.split()) | dict.fromkeys(constants, "constexpr")
-    source = ASTSource(fn=getattr(module, name), signature=types, constexprs=constants)
-    options = {"enable_fp_fusion": False}
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-    ptx = compiled.asm["ptx"]
-    assert compiled.asm["cubin"]
-    assert "fma." not in ptx and ".ftz" not in ptx and ".approx" not in ptx and ".full" not in ptx, name
-    assert ("div.rn.f32" in ptx) == (name == "_divide"), name
-"""
-
-LAUNCH = """
-import functools
-
-import torch
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
-from triton.runtime.jit import JITFunction
-from node.kernels.decoding.triton_attention import Rows, attend, rotate_and_keep
-from node.kernels.decoding.triton_mlp import gated
-from node.kernels.drawing.draw_keys import DrawKeys
-from node.kernels.drawing.triton_draw import draw_on_device
-from node.kernels.head.slopes import Slopes
-from node.kernels.head.triton_blocks import fold, slope_of
-
-class Hopper:
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device):
-        return 0
-
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
-
-launch = JITFunction.run
-compiled = {}
-
-def compile_as_launched(self, *arguments, grid, warmup, **options):
-    kernel = launch(self, *arguments, grid=grid, warmup=True, **options)
-    compiled.setdefault(self.fn.__name__, []).append(kernel.asm["ptx"])
-    assert kernel.metadata.shared <= 48 * 1024, self.fn.__name__
-    return kernel
-
-driver.set_active(Hopper())
-JITFunction.run = compile_as_launched
-keys = DrawKeys(torch.tensor([5]), torch.arange(4), torch.zeros(4, dtype=torch.int64))
-for vocabulary, temperature in [(1, 1.0), (151_936, 0.7), (151_936, 0)]:
-    dtype = torch.float32 if vocabulary == 1 else torch.bfloat16
-    draw_on_device(torch.zeros(4, vocabulary, dtype=dtype), temperature, keys)
-running = torch.zeros(3, 64)
-slopes = Slopes(running[0], running[1], torch.zeros(64, dtype=torch.int64), running[2], running[2])
-for width, bias in [(8192, None), (1, torch.zeros(1, dtype=torch.bfloat16))]:
-    fold(running[:, :4], torch.zeros(4, width), bias, 1.0)
-    slope_of(torch.zeros(4, width), bias, 8192, 1.0, slopes.rows(slice(0, 4)))
-half = functools.partial(torch.zeros, dtype=torch.bfloat16)
-places = torch.zeros(4, dtype=torch.int32)
-for queries, size, shared in [(7, 64, True), (4, 128, False)]:
-    cache = [half(4, 2, 320, size)] * 4
-    prompts = cache[2:] if shared else [None, None]
-    rows = Rows(*cache[:2], places, places.long(), *prompts, places, places)
-    heads = half(4, 2, queries + 2, size)
-    rotate_and_keep(heads, None if shared else half(queries + 1, size), torch.zeros(64, size), 1e-6, rows)
-    attend(heads, rows, 1 if shared else 1000)
-gated(half(256, 896), half(896), half(4864, 896), half(4864, 896), 1e-6, "silu")
-launches = {"_block_sums": 3, "_choose": 3, "_fold": 2, "_slope": 2}
-launches |= {"_rotate_and_keep": 2, "_attend": 2, "_join": 1, "_gated": 1}
-assert {name: len(each) for name, each in compiled.items()} == launches
-for name in ("_fold", "_slope"):
-    assert all("cvt.rn.bf16" in ptx and "cvt.rz" not in ptx for ptx in compiled[name]), name  # to the nearest
-"""
-
-
-@pytest.mark.processes
-def test_kernels_compile_for_a_gpu_the_exact_ones_without_rounding_otherwise_and_others_as_they_are_launched(
-    tmp_path: Path,
-) -> None:
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    subprocess.run([sys.executable, "-c", COMPILE + LAUNCH], env=environment, cwd=ROOT, check=True)

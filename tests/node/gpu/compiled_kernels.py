@@ -1,0 +1,186 @@
+"""Compiles the Triton kernels for cards that are not there, through the functions that launch them on a GPU.
+
+``python -m tests.node.gpu.compiled_kernels sm_90 …`` prints one JSON line for each kernel, configuration and target.
+Nothing is run: a launch ends after compilation, and what a kernel would have written is zeros.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+ALL_CONFIGURATIONS: Final = "sm_90"  # the target that each kernel is compiled for in every configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What the compiler reports of one kernel in one configuration."""
+
+    target: str
+    kernel: str
+    head_size: int | None  # of the decode step's kernels
+    shared_bytes: int
+    threads: int  # of a program
+    registers: int  # of a thread
+    spilled: int  # of a thread: registers on AMD's cards, bytes on NVIDIA's
+    fused: int  # products that are contracted with sums
+    approximate: bool  # whether denormal numbers may be flushed, or a result may be off by more than its rounding
+    divides_exactly: bool
+    truncates: bool  # whether something is rounded to bfloat16 towards 0
+
+
+class AbsentCard:
+    """Triton's driver for a card of this kind. ``number``: Triton keeps what it has compiled by it."""
+
+    def __init__(self, number: int, target: GPUTarget) -> None:
+        self._number, self._target = number, target
+
+    def get_current_device(self) -> int:
+        return self._number
+
+    def get_current_stream(self, _device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+
+def compile_for(number: int, name: str) -> None:
+    if name.startswith("gfx"):
+        target = GPUTarget("hip", name, 64 if name.startswith("gfx9") else 32)
+    else:
+        target = GPUTarget("cuda", int(name.removeprefix("sm_")), 32)
+    driver.set_active(AbsentCard(number, target))
+    every = name == ALL_CONFIGURATIONS
+    # Cards before Ampere emulate bfloat16, so that "auto" chooses float32 there.
+    dtype = torch.float32 if name == "sm_75" else torch.bfloat16
+    with torch.inference_mode():
+        launch_exact()
+        launch_draws(every)
+        launch_head(every)
+        launch_decoding(dtype)
+
+
+def compile_instead_of_launching() -> None:
+    launch = JITFunction.run
+    reported: set[str] = set()
+
+    def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        log = io.StringIO()
+        with redirect_stdout(log):
+            kernel = launch(self, *arguments, grid=grid, warmup=True, **options)
+        if kernel.hash not in reported:  # what Triton has compiled before it keeps
+            reported.add(kernel.hash)
+            print(json.dumps(asdict(described(kernel, log.getvalue(), options.get("SIZE")))), flush=True)
+        return kernel
+
+    JITFunction.run = run  # type: ignore[method-assign]
+    torch.empty, torch.empty_like = torch.zeros, torch.zeros_like  # type: ignore[assignment]
+    triton.knobs.nvidia.dump_ptxas_log = True
+
+
+def described(kernel: Any, log: str, head_size: int | None) -> Compiled:
+    target, meta = kernel.metadata.target, kernel.metadata
+    if target.backend == "hip":
+        name, code = target.arch, kernel.asm["amdgcn"]
+        report, patterns = code, (r"\.vgpr_count: *(\d+)", r"\.vgpr_spill_count: *(\d+)")
+        # A conversion to 64 bits takes one, which is exact.
+        conversions = sum(int(many or 1) for many in re.findall(r"fptosi (?:<(\d+) x )?float", kernel.asm["llir"]))
+        fused = len(re.findall(r"v_(?:pk_|dual_)?(?:fma|fmac|fmaak|fmamk|mad|mac)_f32", code)) - conversions
+        approximate, division = ".amdhsa_float_denorm_mode_32 3" not in code, "v_div_fixup_f32"
+    else:
+        name, code = f"sm_{target.arch}", kernel.asm["ptx"]
+        report, patterns = log, (r"Used (\d+) registers", r"(\d+) bytes spill stores")
+        fused = code.count("fma.")
+        approximate, division = re.search(r"\.(ftz|approx|full)\b", code) is not None, "div.rn.f32"
+    registers, spilled = (int(re.findall(pattern, report)[-1]) for pattern in patterns)
+    return Compiled(
+        target=name,
+        kernel=meta.name,
+        head_size=head_size,
+        shared_bytes=meta.shared,
+        threads=meta.num_warps * target.warp_size,
+        registers=registers,
+        spilled=spilled,
+        fused=fused,
+        approximate=approximate,
+        divides_exactly=division in code,
+        truncates="cvt.rz.bf16" in code,
+    )
+
+
+def launch_exact() -> None:
+    """Kernels whose results are compared byte by byte: sparse updates and weight diffs."""
+    from node.kernels import triton_bits, triton_diff, triton_top_k
+
+    weights = torch.zeros(2 * 4096)
+    sparse = triton_top_k.sparsify_on_device(weights, weights.clone(), decay=0.95, kept=64)
+    triton_bits.rice(torch.zeros(64, dtype=torch.int32), 3)
+    triton_bits.two_bits(torch.zeros(64, dtype=torch.uint8))
+    triton_top_k.scatter_mean_on_device([sparse.host()], torch.device("cpu"))
+    patterns = weights.to(torch.int16)
+    triton_diff.find_changes_on_device(patterns, patterns)
+    triton_diff.move_on_device(patterns, np.arange(16, dtype=np.uint32), np.zeros((2, 16), np.uint8), 1)
+
+
+def launch_draws(every: bool) -> None:
+    from node.kernels.drawing.draw_keys import DrawKeys
+    from node.kernels.drawing.triton_draw import draw_on_device
+
+    keys = DrawKeys(torch.tensor([5]), torch.arange(4), torch.zeros(4, dtype=torch.int64))
+    draw_on_device(torch.zeros(4, 151_936, dtype=torch.bfloat16), 0.7, keys)
+    if every:
+        draw_on_device(torch.zeros(4, 151_936, dtype=torch.bfloat16), 0, keys)
+        draw_on_device(torch.zeros(4, 1), 1.0, keys)
+
+
+def launch_head(every: bool) -> None:
+    from node.kernels.head.slopes import Slopes
+    from node.kernels.head.triton_blocks import fold, slope_of
+
+    running = torch.zeros(3, 64)
+    slopes = Slopes(running[0], running[1], torch.zeros(64, dtype=torch.int64), running[2], running[2])
+    blocks: list[tuple[int, torch.Tensor | None]] = [(8192, None)]
+    if every:
+        blocks.append((1, torch.zeros(1, dtype=torch.bfloat16)))
+    for width, bias in blocks:
+        fold(running[:, :4], torch.zeros(4, width), bias, 1.0)
+        slope_of(torch.zeros(4, width), bias, 8192, 1.0, slopes.rows(slice(0, 4)))
+
+
+def launch_decoding(dtype: torch.dtype) -> None:
+    from node.kernels.decoding.triton_attention import Rows, attend, rotate_and_keep
+    from node.kernels.decoding.triton_mlp import gated
+
+    zeros = partial(torch.zeros, dtype=dtype)
+    places = torch.zeros(4, dtype=torch.int32)
+    for queries, size, shared in [(7, 64, True), (4, 128, True), (1, 256, False)]:
+        cache = zeros(4, 2, 320, size)
+        prompts = cache if shared else None
+        rows = Rows(cache, cache, places, places.long(), prompts, prompts, places, places)
+        heads = zeros(4, 2, queries + 2, size)
+        rotate_and_keep(heads, None if shared else zeros(queries + 1, size), torch.zeros(64, size), 1e-6, rows)
+        attend(heads, rows, 1000 if size == 128 else 1)
+    if dtype != torch.float32:  # for which the engine has torch's products
+        gated(zeros(256, 896), zeros(896), zeros(4864, 896), zeros(4864, 896), 1e-6, "silu")
+
+
+if __name__ == "__main__":
+    if sys.argv[1].startswith("gfx"):
+        torch.version.hip = "0"  # as a PyTorch for these cards has it: constants of kernels follow from it
+    compile_instead_of_launching()
+    for number, name in enumerate(sys.argv[1:]):
+        compile_for(number, name)
