@@ -14,8 +14,10 @@ LAST: Final = "last"
 
 
 def named_checkpoint(folder: Path, name: str, option: str = "--checkpoint") -> Path:
-    """Returns the checkpoint that a user names with ``option``: "best", "last", the number of a round in ``folder``, or a
-    path. Where a resumed run did not go on from the checkpoint of that round, it is the one that was kept.
+    """Returns the checkpoint that a user names with ``option``: "best", "last", the number of a round, or a path.
+
+    The round is one in ``folder``. Where a resumed run did not go on from the checkpoint of that round, it is the one
+    that was kept.
 
     Raises ``ConfigurationError`` where there is none, with those that there are.
     """

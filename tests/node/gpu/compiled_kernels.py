@@ -87,7 +87,7 @@ def compile_instead_of_launching() -> None:
             print(json.dumps(asdict(described(kernel, log.getvalue(), options.get("SIZE")))), flush=True)
         return kernel
 
-    JITFunction.run = run  # type: ignore[method-assign]
+    JITFunction.run = run
     torch.empty, torch.empty_like = torch.zeros, torch.zeros_like  # type: ignore[assignment]
     triton.knobs.nvidia.dump_ptxas_log = True
 
