@@ -33,6 +33,11 @@ def weekday_time(at_seconds: float) -> str:
     return f"{datetime.fromtimestamp(at_seconds):%a %H:%M}"
 
 
+def day_time(at_seconds: float) -> str:
+    """Returns a Unix time on this machine's clock, such as "2026-11-23 21:04"."""
+    return f"{datetime.fromtimestamp(at_seconds):%Y-%m-%d %H:%M}"
+
+
 def times(count: int) -> str:
     """Returns "once" for 1, otherwise the count and "times"."""
     return "once" if count == 1 else f"{count:,} times"

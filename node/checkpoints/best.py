@@ -28,17 +28,20 @@ class EvaluatedCheckpoint:
 
 
 def evaluated(folder: Path) -> list[EvaluatedCheckpoint]:
-    """Returns the checkpoints whose weights were evaluated, oldest round first. One that cannot be read has none."""
-    found = []
-    for path in rounds(folder):
-        try:
-            record: dict[str, Any] = json.loads((path / STATE).read_text())
-            measured = msgspec.convert(record["state"][EVALUATION], HeldOutReward)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, msgspec.ValidationError):
-            continue
-        if measured.round == record.get("round") and measured.reward_by_task:  # otherwise of earlier weights
-            found.append(EvaluatedCheckpoint(path, measured))
-    return found
+    """Returns the checkpoints whose weights were evaluated, oldest round first."""
+    measured = ((path, evaluation_of(path)) for path in rounds(folder))
+    return [EvaluatedCheckpoint(path, each) for path, each in measured if each is not None]
+
+
+def evaluation_of(path: Path) -> HeldOutReward | None:
+    """Returns the evaluation of the weights in the checkpoint ``path``; None without one, or where it cannot be read."""
+    try:
+        record: dict[str, Any] = json.loads((path / STATE).read_text())
+        measured = msgspec.convert(record["state"][EVALUATION], HeldOutReward)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, msgspec.ValidationError):
+        return None
+    is_of_these_weights = measured.round == record.get("round")
+    return measured if is_of_these_weights and measured.reward_by_task else None
 
 
 def best_comparable_with(folder: Path, measured: HeldOutReward) -> HeldOutReward | None:

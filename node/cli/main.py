@@ -23,6 +23,7 @@ from node.cli.verbs import (
     eval,
     export,
     fit,
+    history,
     id,
     lend,
     logs,
@@ -69,6 +70,7 @@ GROUPS: Final[Mapping[str, Mapping[str, typer.Typer | Callable[..., None]]]] = {
         "top": top.top,
         "logs": logs.logs,
         "report": report.report,
+        "history": history.history,
         "id": id.identity,
     },
     "Share": {

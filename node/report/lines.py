@@ -28,12 +28,7 @@ def report_lines(facts: RunFacts) -> list[str]:
     ]
     if facts.evaluated is not None:
         lines.append(f"held-out {evaluated_line(facts.evaluated)}; {times(facts.evaluated_total)} in total")
-    tasks = sorted(facts.gains.tasks, key=lambda task: task.task)
-    width = max((len(task.task) for task in tasks), default=0)
-    alone = facts.gains.others_since_round is None
-    for task in tasks:
-        steps = " → ".join(in_steps(task, alone=alone))
-        lines.append(f"reward   {task.task:<{width}}  {steps}  {changed(task.change)}")
+    lines += [f"reward   {line}" for line in reward_lines(facts.gains)]
     if facts.rounds:
         lines += _gains(facts.gains)
     if facts.lines_passed_over:
@@ -41,6 +36,16 @@ def report_lines(facts: RunFacts) -> list[str]:
             f"note     skipped lines that do not decode (another version's, or cut short): {facts.lines_passed_over}"
         )
     return lines
+
+
+def reward_lines(gains: GainsAnswer) -> list[str]:
+    """Returns a line for each task: its reward at first, before it learnt from others, now, and the change."""
+    tasks = sorted(gains.tasks, key=lambda task: task.task)
+    width = max((len(task.task) for task in tasks), default=0)
+    alone = gains.others_since_round is None
+    return [
+        f"{task.task:<{width}}  {' → '.join(in_steps(task, alone=alone))}  {changed(task.change)}" for task in tasks
+    ]
 
 
 def _gains(gains: GainsAnswer) -> list[str]:
