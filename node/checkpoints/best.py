@@ -34,7 +34,7 @@ def evaluated(folder: Path) -> list[EvaluatedCheckpoint]:
 
 
 def evaluation_of(path: Path) -> HeldOutReward | None:
-    """Returns the evaluation of the weights in the checkpoint ``path``; None without one, or where it cannot be read."""
+    """Returns the evaluation of the weights in checkpoint ``path``; None without one, or where that is unreadable."""
     try:
         record: dict[str, Any] = json.loads((path / STATE).read_text())
         measured = msgspec.convert(record["state"][EVALUATION], HeldOutReward)

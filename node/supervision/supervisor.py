@@ -29,11 +29,12 @@ from node.api.server import served
 from node.api.types import NodeState, NodeStatus, Paused, PeersAnswer
 from node.compute_environment import thread_limit
 from node.configuration import Config
-from node.home import Home
+from node.home import Home, home_at
 from node.policy.model_name import model_name
 from node.printable import printable
 from node.supervision import restarts
 from node.supervision.children import Child, ChildSpec, KeptChild
+from node.supervision.farewell import farewell
 from node.supervision.memory_kills import MemoryCap, MemoryKills
 from node.supervision.outcome import RunOutcome
 from node.supervision.pausing.pauses import LearnerPauses, RunBudget
@@ -130,7 +131,16 @@ class Supervisor:
         assert self._outcome is not None
         if self._stop_now.is_set():
             return RunOutcome(ExitCode.INTERRUPTED, f"asked twice to stop{self._lost_rounds()}")
+        if self._outcome.exit_code is ExitCode.DONE:
+            self._say_farewell()
         return self._outcome
+
+    def _say_farewell(self) -> None:
+        done, saved = self._news.newest(events.RoundDone), self._news.newest(events.CheckpointSaved)
+        rounds = done.round if done is not None else 0
+        home = None if self._home.path == home_at(None, os.environ).path else self._home.path
+        for line in farewell(rounds, self.record.changes.gains(), saved.path if saved is not None else None, home):
+            self._note(line)
 
     def _keep_port(self, port: int) -> None:
         """A port that was not set stays the data directory's own."""
