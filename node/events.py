@@ -205,7 +205,7 @@ class ForeignGroups(TimedEvent, frozen=True, kw_only=True, tag="foreign_groups")
 class Evaluated(TimedEvent, frozen=True, kw_only=True, tag="evaluated"):
     """The weights after this round were measured on held-out prompts (``evaluation.every_rounds``)."""
 
-    round: int
+    round: int  # 0: before the first one; the best is chosen among the others
     policy_version: int
     prompts: int  # of each task, in the test set and in the validation set
     reward: float  # mean over the tasks, on the test set

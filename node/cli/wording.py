@@ -94,15 +94,15 @@ def checkpoint_line(saved: CheckpointSaved) -> str:
 
 def evaluated_line(measured: Evaluated) -> str:
     """Describes a measurement on held-out prompts."""
-    best = (
-        "the best so far"
-        if measured.best_round == measured.round
-        else (f"the best is {measured.best_reward:.3f} at round {measured.best_round}")
-    )
-    return (
-        f"evaluated after round {measured.round}: {measured.reward:.3f} on held-out prompts "
-        f"[{rewards_by_task(measured.reward_by_task)}], {best}"
-    )
+    if measured.round == 0:
+        when, best = "before round 1", ""
+    elif measured.best_round == measured.round:
+        when, best = f"after round {measured.round}", ", the best so far"
+    else:
+        when = f"after round {measured.round}"
+        best = f", the best is {measured.best_reward:.3f} at round {measured.best_round}"
+    rewards = rewards_by_task(measured.reward_by_task)
+    return f"evaluated {when}: {measured.reward:.3f} on held-out prompts, greedy [{rewards}]{best}"
 
 
 def baseline_line(measured: BaselineMeasured) -> str:
@@ -111,7 +111,7 @@ def baseline_line(measured: BaselineMeasured) -> str:
     if not rewards:
         return "not measured before its first step: no task has held-out questions"
     mean = sum(rewards.values()) / len(rewards)
-    return f"before its first step: {mean:.3f} on held-out prompts [{rewards_by_task(rewards)}]"
+    return f"before its first step: {mean:.3f} on held-out prompts, sampled [{rewards_by_task(rewards)}]"
 
 
 def averaged_line(offered: Averaged) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from node.evaluation.held_out import HeldOutReward
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import BaselineMeasured, Evaluated, Event, PhaseBegan
 from node.learner.memory.phases import PhaseRunner
@@ -26,7 +27,8 @@ class Measuring:
     clock: Callable[[], float]
 
     def before_first_round(self, state: LearnerState, temperature: float) -> None:
-        """Measures weights that no round has changed yet."""
+        """Measures weights that no round has changed yet: as practice measures them, and as evaluations do. The best
+        is chosen among later evaluations."""
         evaluation = self.evaluation
         if evaluation is None or not evaluation.section.every_rounds or state.round:
             return
@@ -42,18 +44,31 @@ class Measuring:
                 seconds=self.clock() - began,
             )
         )
+        self._evaluate(evaluation, state, self._itself)
 
     def after_round(self, state: LearnerState) -> None:
         evaluation = self.evaluation
-        if evaluation is None or not evaluation.is_due(state.round):
-            return
+        if evaluation is not None and evaluation.is_due(state.round):
+            best_after = self.persistence.best_after if self.persistence is not None else self._itself
+            self._evaluate(evaluation, state, best_after)
+
+    @staticmethod
+    def _itself(measured: HeldOutReward) -> HeldOutReward:
+        return measured
+
+    def _evaluate(
+        self,
+        evaluation: EvaluationWhileTraining,
+        state: LearnerState,
+        best_after: Callable[[HeldOutReward], HeldOutReward],
+    ) -> None:
         began = self.clock()
         self.report(PhaseBegan(time_seconds=began, round=state.round + 1, phase="evaluate"))
         measured = self.phases.attempt("evaluate", lambda: evaluation.measure(state.round))
         if measured is None:
             return
         state.evaluation = measured
-        best = self.persistence.best_after(measured) if self.persistence is not None else measured
+        best = best_after(measured)
         self.report(
             Evaluated(
                 time_seconds=self.clock(),

@@ -51,7 +51,7 @@ def status(measured: Evaluated | None) -> NodeStatus:
 
 def test_status_says_the_last_result_by_task_and_the_best_one() -> None:
     (line,) = [line for line in wording.status_lines(status(evaluated(100, 0.4, best=(50, 0.5)))) if "held-out" in line]
-    assert "after round 100: 0.400 on held-out prompts [add 0.30, spell 0.50]" in line
+    assert "after round 100: 0.400 on held-out prompts, greedy [add 0.30, spell 0.50]" in line
     assert line.endswith("the best is 0.500 at round 50")
     assert "the best so far" in wording.evaluated_line(evaluated(50, 0.5))
     assert not [line for line in wording.status_lines(status(None)) if "held-out" in line]

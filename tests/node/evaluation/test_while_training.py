@@ -90,18 +90,21 @@ def test_a_run_begins_with_what_the_weights_could_before_it_and_a_second_start_d
     assert first.events.index(measured) < min(n for n, each in enumerate(first.events) if isinstance(each, RoundDone))
     assert measured.prompts == 6 and measured.reward_by_task.keys() == {"first", "again"}
     assert all(0.0 <= reward <= 1.0 for reward in measured.reward_by_task.values())
+    (greedy,) = evaluations(first)  # comparable with every later evaluation
+    assert greedy.round == greedy.best_round == 0
+    assert first.events.index(greedy) < min(n for n, each in enumerate(first.events) if isinstance(each, RoundDone))
     second = Node("ann", evaluation=OFTEN, folder=tmp_path, rounds=1)
     second.learner.run(lambda: None)
-    assert not [event for event in second.events if isinstance(event, BaselineMeasured)]
+    assert not [event for event in second.events if isinstance(event, BaselineMeasured | Evaluated)]
 
 
 def test_best_weights_are_saved_at_once_and_kept_while_worse_ones_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = Node("ann", evaluation=EvaluationSection(every_rounds=1), folder=tmp_path, rounds=9)
-    rewarded(node, monkeypatch, {1: 0.2, 2: 0.1, 3: 0.6, 4: 0.6, 5: 0.1, 6: 0.2, 7: 0.3, 8: 0.5, 9: 0.4})
+    rewarded(node, monkeypatch, {0: 0.9, 1: 0.2, 2: 0.1, 3: 0.6, 4: 0.6, 5: 0.1, 6: 0.2, 7: 0.3, 8: 0.5, 9: 0.4})
     node.learner.run(lambda: disk_is_done(node))
-    assert [event.best_round for event in evaluations(node)] == [1, 1, 3, 3, 3, 3, 3, 3, 3]
+    assert [event.best_round for event in evaluations(node)] == [0, 1, 1, 3, 3, 3, 3, 3, 3, 3]
     best = best_checkpoint(tmp_path)
     assert best is not None
     assert best.measured.round == read(best.path).round == 3  # odd: no checkpoint was due
@@ -111,7 +114,7 @@ def test_best_weights_are_saved_at_once_and_kept_while_worse_ones_follow(
 def test_restarted_learner_knows_what_was_best_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     every = EvaluationSection(every_rounds=1)
     first = Node("ann", evaluation=every, folder=tmp_path, rounds=2)
-    rewarded(first, monkeypatch, {1: 0.7, 2: 0.1, 3: 0.5, 4: 0.8})
+    rewarded(first, monkeypatch, {0: 0.1, 1: 0.7, 2: 0.1, 3: 0.5, 4: 0.8})
     first.learner.run(lambda: None)
     second = Node("ann", evaluation=every, folder=tmp_path, rounds=2)
     assert second.learner.state.evaluation == HeldOutReward(2, 6, {"first": 0.5}, 0.1)
