@@ -259,7 +259,7 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
         done = status.round
         facts.add_row("round", Text(f"{done.round}, {done.seconds:.1f} s, {done.tokens_per_second:,.0f} tokens/s"))
         facts.add_row("reward", Text(f"{done.reward:.3f}"))
-        total = f"{done.groups_shared_total} shared, {done.foreign_groups_used_total} foreign used"
+        total = f"{done.groups_offered_total} offered, {done.foreign_groups_used_total} foreign used"
         facts.add_row("groups", Text(f"{done.own_groups} own, {done.foreign_groups_used} foreign; in total {total}"))
         for task, success in sorted(done.success_by_task.items()):
             facts.add_row(Text(task), Text(f"{'█' * round(20 * success):<20} {success:.2f}"))

@@ -179,7 +179,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         "paused": status.paused and f"since {weekday_time(status.paused.since)}; {RESUME_HINT}",
         "last": done and round_line(done),
         "total": done
-        and f"{done.tokens_generated_total:,} tokens generated, {done.groups_shared_total} groups shared, "
+        and f"{done.tokens_generated_total:,} tokens generated, {done.groups_offered_total} groups offered, "
         f"{done.foreign_groups_used_total} foreign groups used",
         "saved": status.checkpoint and checkpoint_line(status.checkpoint),
         "engine": status.engine and engine_line(status.engine),
@@ -227,7 +227,7 @@ def peer_lines(peers: Sequence[PeerView]) -> list[str]:
         link = "connected" if peer.connected else "left" if has_left(peer) else "away"
         exchanges = f"  weights {exchanges_line(peer)}" if peer.last_exchange else ""
         ban = f"  banned: {printable(peer.banned_because)}" if peer.banned_because else ""
-        groups = f"groups {peer.groups_received} seen, {peer.groups_used} used, {peer.groups_rejected} rejected"
+        groups = f"groups {peer.groups_announced} announced, {peer.groups_used} used, {peer.groups_rejected} rejected"
         lines.append(
             f"{printable(peer.peer)}  {link}  {round_trip}  {name}  {activity}  {groups}  "
             f"reputation {peer.reputation:.2f}{exchanges}{ban}"
@@ -252,7 +252,7 @@ def panel_peer_line(peer: PeerView) -> str:
     activity = _trains(beat) if beat else "no heartbeat yet"
     round_trip = f"{peer.round_trip_seconds * 1e3:.0f} ms  " if peer.round_trip_seconds is not None else ""
     banned = "  banned" if peer.banned_because else ""
-    return f"{name}  {activity}  {round_trip}{peer.groups_used} of {peer.groups_received} groups used{banned}"
+    return f"{name}  {activity}  {round_trip}{peer.groups_used} of {peer.groups_announced} groups used{banned}"
 
 
 def _trains(beat: HeartbeatView) -> str:
@@ -334,6 +334,8 @@ def _swarm_facts(status: NodeStatus) -> dict[str, str]:
         "swarm": f"{printable(swarm.swarm)} ({swarm.swarm_id}), {counted(swarm.connected_peers, 'peer')} connected, "
         f"{size(swarm.sent_bytes)} sent, {size(swarm.received_bytes)} received"
         + (f", announcements rejected: {rejected}" if rejected else ""),
+        "groups": f"since the swarm process started {swarm.groups_announced} announced to peers, "
+        f"{swarm.groups_fetched} fetched by them",
         "alone": one_line(swarm.alone_because or "", 600),
         "reach": "\n".join(reach_lines(swarm)),
         "address": "\n".join(map(printable, swarm.addresses)),

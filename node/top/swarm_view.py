@@ -33,7 +33,7 @@ def swarm_lines(swarm: SwarmAnswer, cells: int) -> list[Line]:
         f"{counted(swarm.nodes, 'node')} {'reports' if swarm.nodes == 1 else 'report'}, "
         f"{swarm.connected:,} connected to this one; "
         f"{swarm.silent:,} silent, {swarm.banned:,} banned. {number(swarm.tokens_per_second)} tokens/s, "
-        f"{swarm.groups_shared:,} groups shared, {swarm.groups_used:,} used. Reports of peers are not checked."
+        f"{swarm.groups_offered:,} groups offered, {swarm.groups_used:,} used. Reports of peers are not checked."
     )
     lines: list[Line] = [(Span(part),) for part in wrapped(sums, cells, 3)]
     lines += [(), *table(_MODELS, [_model(model) for model in swarm.models], cells)]

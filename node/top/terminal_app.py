@@ -43,7 +43,7 @@ starling top shows a running node, every second.
 
 used of     groups of a peer that were trained on, of
             those that it announced
-sent        groups sent to it in full
+fetched     groups of this node that it fetched
 unused      its groups that were not trained on; the
             reasons are below the table
 reputation  1 trusted, 0 banned

@@ -21,7 +21,8 @@ from textual.widgets import DataTable
 
 from node.api.event_feed import EventFeed
 from node.api.node_client import ask_status
-from node.api.reasons import words_for
+from node.api.reasons import nothing_unused, words_for
+from node.api.rollout_history import RolloutHistory
 from node.api.server import served
 from node.api.swarm_summary import swarm_answer
 from node.api.types import PeersAnswer, PeerView
@@ -39,6 +40,7 @@ from node.top.watch import NO_NODE, Seen, View, Watch, polled
 from scripts.bench.common.simulated_node import TASKS, SimulatedNode
 from scripts.page_answers import donors_of
 from swarm.api import ReachStatus
+from tests.factories import round_done
 from tests.hang_guard import HANG_SECONDS
 
 NOW = 1_800_000_000.0
@@ -287,6 +289,17 @@ async def test_a_node_before_its_first_round_has_views_too(home: Home) -> None:
     async with watched(home, node) as pilot:
         await pilot.press("2")
         await shown(pilot, NO_PEER)
+
+
+def test_a_node_alone_is_not_told_that_groups_of_peers_were_used() -> None:
+    node = SimulatedNode(NOW)
+    history = RolloutHistory()
+    history.add_round(round_done(1))
+    alone = text_of(rollouts_lines(history.answer(node.status(), node.peers()), NOW, 79))
+    assert nothing_unused(0) in alone
+    history.add_round(round_done(2, foreign_fetched=3))
+    assert nothing_unused(3) in text_of(rollouts_lines(history.answer(node.status(), node.peers()), NOW, 79))
+    assert nothing_unused(0) != nothing_unused(3)
 
 
 def test_a_node_that_one_peer_could_not_dial_is_shown_as_out_of_reach() -> None:
