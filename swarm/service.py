@@ -170,6 +170,7 @@ class SwarmService:
                 self._heartbeats.beat(heartbeat)
             case api.SetPaused(paused):
                 self._heartbeats.set_paused(paused)
+                self._donors.set_paused(paused)
             case api.RaiseStore(store_bytes):
                 self.store.raise_budget(store_bytes)
             case api.AskDonors(terms):

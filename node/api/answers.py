@@ -90,6 +90,18 @@ def paused_line(paused: Paused, now_seconds: float) -> str:
     return f"paused: {paused.because}{until}"
 
 
+def paused_sentence(paused: Paused, now_seconds: float) -> str:
+    """Says to a person why the node does not train, what it does meanwhile, and when and how it trains again."""
+    until = "" if paused.until is None else local_time(paused.until, now_seconds)
+    if paused.because == ASKED_BY_OWNER:
+        again = f"until {until}, or until `starling resume`" if until else "until `starling resume`"
+        return f"The node is paused, as its owner asked: it keeps its peers, and trains nothing {again}."
+    return (
+        f"The node does not train now ({paused.because}): it keeps its peers, and trains again "
+        f"{f'at {until}' if until else 'when that is over'}. To train all the same: `starling resume --for 2h`."
+    )
+
+
 def loading_line(loading: Loading, now_seconds: float | None = None) -> str:
     """Describes what is being loaded, and for how long the learner has run: until Unix time ``now_seconds``, or until
     the event."""

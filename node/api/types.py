@@ -134,10 +134,10 @@ class JoinLine(Struct, frozen=True):
     """How a friend joins this node's swarm."""
 
     private: bool
-    # Each is one way, the one that is most likely to work first; at most 3. Empty: see ``hint``.
+    # At most one, with every address that others may use. Empty: see ``hint``.
     commands: tuple[str, ...]
-    hint: str | None  # what to do before or instead, in words; None where the first command is all
-    qr: bool  # /api/v1/join.svg shows the first command
+    hint: str | None  # what to do before or instead, in words; None where the command is all
+    qr: bool  # /api/v1/join.svg shows the command
 
 
 class Paused(Struct, frozen=True):

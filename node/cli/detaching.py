@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from node.api.answers import paused_sentence
 from node.api.node_client import ask_status
 from node.api.types import NodeState, NodeStatus
 from node.home import Home
@@ -66,9 +67,11 @@ def start_detached(home: Home, command: Sequence[str], *, as_json: bool, write: 
 
 def ready_lines(home: Home, status: NodeStatus) -> list[str]:
     """Returns what the user reads last: that the node runs, and what to do with it."""
-    doing = "trains" if status.paused is None else f"is up, {status.waiting_for}"
+    background = f"in the background (process {status.pid})"
+    resting = [] if status.paused is None else [paused_sentence(status.paused, time.time())]
     return [
-        f"The node {doing} in the background (process {status.pid}).",
+        f"The node {'is up' if resting else 'trains'} {background}.",
+        *resting,
         f"  what it does   {_verb(home, 'status')}   or   {_verb(home, 'top')}"
         + (f"   or   {status.page}" if status.page else ""),
         f"  its log        {_verb(home, 'logs -f')}",

@@ -206,6 +206,7 @@ class PanelObserver:
         self._live, self._reads = live, reads
         self._unscrolled: deque[str] = deque(maxlen=SCROLLED_LINES)
         self._lost_lines = 0
+        self._join_line = ""  # that scrolled past last
         self._fatal: Fault | None = None  # was shown, so that the outcome need not repeat it
 
     def on_event(self, line: bytes, event: Event) -> None:
@@ -219,6 +220,9 @@ class PanelObserver:
         self._scroll(text)
 
     def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
+        if status.join is not None and status.join.commands and self._join_line != status.join.commands[0]:
+            self._join_line = status.join.commands[0]
+            self._scroll(wording.join_line(status.join))
         self._live.update(panel(status, peers), refresh=False)
         self._draw()
 
@@ -235,7 +239,7 @@ class PanelObserver:
             return
         if self._unscrolled:
             missed = [dropped_line(self._lost_lines)] if self._lost_lines else []
-            self._live.console.print(Text("\n".join([*missed, *self._unscrolled])))
+            self._live.console.print(Text("\n".join([*missed, *self._unscrolled])), soft_wrap=True)  # lines to copy
             self._unscrolled.clear()
             self._lost_lines = 0
         self._live.refresh()
@@ -277,7 +281,7 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
         facts.add_row("peers", Text(f"{swarm.connected_peers} connected, {sent} sent, {received} received"))
     connected = [peer for peer in peers.peers if peer.connected][:MAX_PEERS_SHOWN]
     lines = [Text(f"  {wording.panel_peer_line(peer)}", overflow="ellipsis", no_wrap=True) for peer in connected]
-    below = Text(wording.alone_lines(swarm) if swarm is not None else "")
+    below = Text(wording.alone_line(swarm) if swarm is not None else "")
     title = Text(f"starling {status.version}  {status.name}  up {duration(status.uptime_seconds)}")
     return Panel(Group(facts, *lines, *([below] if below.plain else [])), title=title, title_align="left")
 

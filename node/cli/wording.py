@@ -145,19 +145,22 @@ def outcome_line(outcome: RunOutcome, shown: Fault | None = None) -> str:
     return f"The node has stopped: {because}{'.' if outcome.exit_code is ExitCode.DONE else ''}"
 
 
-def join_lines(join: JoinLine) -> str:
+def join_line(join: JoinLine) -> str:
     """Describes how another node can connect to this one."""
     if not join.commands:
         return "This node has no address yet."
-    lines = "Others join with: " + "\n              or: ".join(join.commands)
-    return f"{lines}; starling invite prints an INVITE where the owner's key is" if join.private else lines
+    line = f"Others join with: {join.commands[0]}"
+    return f"{line}; starling invite prints an INVITE where the owner's key is" if join.private else line
+
+
+def alone_line(swarm: SwarmStatus) -> str:
+    """Describes that the node trains alone, and why; empty while a peer is connected."""
+    return "" if swarm.alone_because is None else f"Training alone: {one_line(swarm.alone_because, 600)}"
 
 
 def alone_lines(swarm: SwarmStatus) -> str:
-    """Describes that the node trains alone, why, and the remedy; empty while a peer is connected."""
-    if swarm.alone_because is None:
-        return ""
-    return f"Training alone: {one_line(swarm.alone_because, 600)}\n{join_lines(join_of(swarm))}"
+    """The same, and the remedy."""
+    return (line := alone_line(swarm)) and f"{line}\n{join_line(join_of(swarm))}"
 
 
 def no_swarm(status: NodeStatus) -> str:

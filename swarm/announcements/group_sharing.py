@@ -36,7 +36,7 @@ class GroupSharing:
         is_connected: Callable[[], bool],
         wall_clock: Callable[[], float],
     ) -> None:
-        """``announce`` may raise ``StarlingError``, which ``share`` then raises. ``is_connected``: to a peer at least."""
+        """``announce`` may raise ``StarlingError``, which ``share`` then raises; ``is_connected``: to any peer."""
         self.announced = self.fetched = 0
         self._store, self._table, self._announce = store, table, announce
         self._pacing, self._is_connected, self._wall_clock = pacing, is_connected, wall_clock

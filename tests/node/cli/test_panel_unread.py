@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 from rich.console import Console
 from rich.live import Live
 
-from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer
+from node.api.types import ChildStatus, JoinLine, NodeState, NodeStatus, PeersAnswer
 from node.cli.progress import SCROLLED_LINES, PanelObserver
 
 STATUS = NodeStatus(
@@ -15,6 +16,18 @@ STATUS = NodeStatus(
     uptime_seconds=5.0, swarm_process=ChildStatus(2, 0, None), learner_process=ChildStatus(3, 0, None), swarm=None,
     loading=None, ready=None, round=None, checkpoint=None, fault=None, notes=(), waiting_for="round 7 under way",
 )  # fmt: skip
+
+
+def test_the_command_to_join_is_one_line_without_a_border_and_shown_once() -> None:
+    out = io.StringIO()
+    command = "starling up" + " --peer /ip4/192.0.2.7/tcp/1/p2p/12D3KooWx" * 3
+    join = JoinLine(private=False, commands=(command,), hint=None, qr=True)
+    with Live(console=Console(file=out, force_terminal=True, width=80), auto_refresh=False) as live:
+        observer = PanelObserver(live, lambda: True)
+        for _ in range(3):
+            observer.on_tick(msgspec.structs.replace(STATUS, join=join), PeersAnswer(()))
+    (line,) = [line for line in out.getvalue().splitlines() if command in line]
+    assert line.endswith(command)
 
 
 def test_no_frame_is_drawn_meanwhile_and_messages_wait_for_it() -> None:

@@ -307,8 +307,8 @@ def test_a_node_that_one_peer_could_not_dial_is_shown_as_out_of_reach() -> None:
     swarm = node.status().swarm
     assert swarm is not None
     for reach, shown_words in (
-        (ReachStatus("unknown", "the one peer that tried could not dial this node", is_out_of_reach=True), True),
-        (ReachStatus("unknown", "not known yet whether peers can dial this node"), False),
+        (ReachStatus("unknown", "one peer has tried to reach this node, and could not", is_out_of_reach=True), True),
+        (ReachStatus("unknown", "not known yet whether peers can reach this node"), False),
     ):
         node.change(swarm=replace(swarm, reach=reach))
         assert (reach.in_words in text_of(node_lines(node.status(), None, NOW, 79, 21))) is shown_words
