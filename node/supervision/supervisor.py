@@ -103,7 +103,6 @@ class Supervisor:
         async with served(self, self._reporting.feed, self._home.supervisor_socket, ports=ports, token=token) as port:
             if port is not None:
                 self._page = f"http://127.0.0.1:{port}/"
-                self._note(f"Web page: {self._page}")
                 self._keep_port(port)
             self._reporting.trackers.start()
             learner = asyncio.create_task(self._keep_running(self._learner, self._on_learner_line))

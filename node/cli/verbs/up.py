@@ -213,7 +213,7 @@ def _in_the_foreground(
 
     config = with_whole_paths(checked.resolved.config, Path.cwd())
     log = node_log(home)
-    with queued_standard_error(log.append), observer_for(as_json=as_json) as shown:
+    with queued_standard_error(log.append), observer_for(home.api_token, as_json=as_json) as shown:
         observer = LoggedObserver(shown, log)
         for each in checked.warnings:
             observer.on_note(warning_line(each))

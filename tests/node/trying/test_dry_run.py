@@ -1,4 +1,4 @@
-"""``starling up --dry-run`` samples as a round would, says what would teach, refuses as a start does, writes nothing."""
+"""``starling up --dry-run`` samples as a round does, says what would teach, refuses as a start does, writes nothing."""
 
 from __future__ import annotations
 
