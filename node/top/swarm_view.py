@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from node.api.types import ModelView, SwarmAnswer, TaskView
 from node.quantities import counted
-from node.top.text import Column, Line, Span, number, percent, table, wrapped
+from node.top.text import Column, Line, Span, number, percent, share_bar, table, wrapped
 
 BAR_CELLS = 10
 _MODELS = (
@@ -55,7 +55,7 @@ def _model(model: ModelView) -> tuple[Span, ...]:
         Span(number(model.tokens_per_second)),
         Span(number(model.round_most)),
         Span(percent(model.success)),
-        Span("" if model.success is None else _bar(model.success), "good"),
+        Span("" if model.success is None else share_bar(model.success, BAR_CELLS), "good"),
     )
 
 
@@ -67,10 +67,6 @@ def _task(task: TaskView) -> tuple[Span, ...]:
         Span(f"{percent(task.success_least)} – {percent(task.success_most)}"),
         Span(f"{task.best_name}, {task.best_model}"),
     )
-
-
-def _bar(share: float) -> str:
-    return "█" * round(BAR_CELLS * min(1.0, max(0.0, share)))
 
 
 def _more(left_out: int, noun: str) -> list[Line]:
