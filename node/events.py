@@ -141,8 +141,8 @@ class RoundDone(TimedEvent, frozen=True, kw_only=True, tag="round"):
     foreign_groups_used: int  # for the first time
     foreign_groups_replayed: int = 0  # used in an earlier round too
     foreign_rejected: dict[str, int]  # candidates and fetched groups not used, by ``ForeignOutcome`` or error
-    groups_shared: int
-    groups_shared_total: int
+    groups_offered: int = 0  # own ones that peers may fetch from now on
+    groups_offered_total: int = 0
     foreign_groups_used_total: int
     tokens_generated: int
     tokens_generated_total: int

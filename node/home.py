@@ -65,6 +65,16 @@ class Home:
             ) from None
 
 
+def how_to_write(path: Path) -> str:
+    """Returns what a person does about a directory that cannot be written."""
+    try:
+        read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        read_only = False
+    first = "its file system is mounted read-only: mount it for writing" if read_only else "make it yours (chown)"
+    return f"{first}, or choose another directory with --home"
+
+
 def socket_path_fault(home: Home) -> str | None:
     """Returns why no Unix socket fits into the data directory; None if one does."""
     longest_bytes = len(os.fsencode(home.supervisor_socket))
@@ -125,8 +135,7 @@ def lock_home(home: Home) -> Lock | LockHeld:
         os.pwrite(own_descriptor, b"%d\n" % os.getpid(), 0)
     except OSError as error:
         raise StorageError(
-            f"{home.lock} cannot be opened ({error.strerror}): free some space, make the directory yours (chown), or "
-            "choose another with --home"
+            f"{home.lock} cannot be opened ({error.strerror}): free some space there; {how_to_write(home.path)}"
         ) from None
     return Lock(descriptor, own_descriptor)
 

@@ -82,7 +82,7 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag="heartbeat"):
     policy_version: Counter
     phase: Name
     tokens_per_second: Annotated[float, Meta(ge=0.0, le=1e12)]
-    groups_shared: Counter
+    groups_offered: Counter
     groups_used: Counter
     tasks: Annotated[tuple[TaskSuccess, ...], Meta(max_length=limits.TASKS_PER_HEARTBEAT)]
     # The peers to which it is connected, only for pictures: ``protocol.connections``. Since minor version 1.

@@ -63,7 +63,7 @@ class PeerStatus(Struct, frozen=True):
     round_trip_seconds: float | None
     heartbeat: Heartbeat | None
     heartbeat_age_seconds: float | None  # None: none came, or the peer has said goodbye since
-    groups_received: int  # adverts of groups seen
+    groups_announced: int  # by the peer, as heard here
     groups_used: int
     groups_rejected: int
     reputation: float  # 0 banned, ½ unknown, toward 1 with every claim that held
@@ -72,7 +72,7 @@ class PeerStatus(Struct, frozen=True):
     exchanges_committed: int = 0  # of weights
     exchanges_abandoned: int = 0
     last_exchange: ExchangeStatus | None = None
-    groups_given: int = 0  # times that a rollout group was sent in full to the peer
+    groups_fetched: int = 0  # times that the peer fetched one of our groups
     conduct: dict[str, int] = {}  # what the peer did, counted by ``swarm.peers.reputation.Conduct``
     relayed: bool = False  # connected through a relay only
 
@@ -113,6 +113,8 @@ class SwarmStatus(Struct, frozen=True, tag="status"):
     store_bytes: int
     accepted: dict[str, int]  # announcements by kind
     rejected: dict[str, int]  # by reason
+    groups_announced: int = 0  # own ones, of those that the learner offers, while a peer was connected
+    groups_fetched: int = 0  # own ones that a peer has fetched, each counted once
     adverts_held_back: int = 0  # of our own groups, because the whole swarm announces enough: ``announcements.pacing``
     averaging: AveragingStatus = AveragingStatus()
     private: bool = False  # a private cluster, which is joined with an invite

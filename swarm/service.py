@@ -95,6 +95,7 @@ class SwarmService:
             self.gossip.announce,
             pacing=self._pacing,
             standing=self._conduct.standing,
+            is_connected=lambda: bool(self.host.peers()),
             wall_clock=self._wall_clock,
         )
 
@@ -169,6 +170,7 @@ class SwarmService:
                 self._heartbeats.beat(heartbeat)
             case api.SetPaused(paused):
                 self._heartbeats.set_paused(paused)
+                self._donors.set_paused(paused)
             case api.RaiseStore(store_bytes):
                 self.store.raise_budget(store_bytes)
             case api.AskDonors(terms):
@@ -226,6 +228,8 @@ class SwarmService:
             status,
             store_bytes=self.store.total_bytes(),
             rejected=dict(Counter(status.rejected) + self.server.refused),
+            groups_announced=self._groups.announced,
+            groups_fetched=self._groups.fetched,
             adverts_held_back=self._pacing.adverts_held_back,
             averaging=self._averaging.status(),
         )

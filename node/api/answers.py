@@ -90,6 +90,18 @@ def paused_line(paused: Paused, now_seconds: float) -> str:
     return f"paused: {paused.because}{until}"
 
 
+def paused_sentence(paused: Paused, now_seconds: float) -> str:
+    """Says to a person why the node does not train, what it does meanwhile, and when and how it trains again."""
+    until = "" if paused.until is None else local_time(paused.until, now_seconds)
+    if paused.because == ASKED_BY_OWNER:
+        again = f"until {until}, or until `starling resume`" if until else "until `starling resume`"
+        return f"The node is paused, as its owner asked: it keeps its peers, and trains nothing {again}."
+    return (
+        f"The node does not train now ({paused.because}): it keeps its peers, and trains again "
+        f"{f'at {until}' if until else 'when that is over'}. To train all the same: `starling resume --for 2h`."
+    )
+
+
 def loading_line(loading: Loading, now_seconds: float | None = None) -> str:
     """Describes what is being loaded, and for how long the learner has run: until Unix time ``now_seconds``, or until
     the event."""
@@ -237,7 +249,7 @@ def peer_view(status: PeerStatus, outcomes: dict[str, int] | None = None) -> Pee
         round_trip_seconds=status.round_trip_seconds,
         heartbeat=None if status.heartbeat is None else _heartbeat_view(status.heartbeat),
         heartbeat_age_seconds=status.heartbeat_age_seconds,
-        groups_received=status.groups_received,
+        groups_announced=status.groups_announced,
         groups_used=status.groups_used,
         groups_rejected=status.groups_rejected,
         reputation=status.reputation,
@@ -246,7 +258,7 @@ def peer_view(status: PeerStatus, outcomes: dict[str, int] | None = None) -> Pee
         exchanges_committed=status.exchanges_committed,
         exchanges_abandoned=status.exchanges_abandoned,
         last_exchange=exchange,
-        groups_given=status.groups_given,
+        groups_fetched=status.groups_fetched,
         conduct=status.conduct,
         outcomes=outcomes or {},
     )
@@ -264,7 +276,7 @@ def _heartbeat_view(beat: Heartbeat) -> HeartbeatView:
         policy_version=beat.policy_version,
         phase=printable(beat.phase, NAME_BYTES),
         tokens_per_second=beat.tokens_per_second,
-        groups_shared=beat.groups_shared,
+        groups_offered=beat.groups_offered,
         groups_used=beat.groups_used,
         success_by_task={task: entry.success for task, entry in tasks},
         samples_by_task={task: entry.samples for task, entry in tasks},

@@ -39,7 +39,7 @@ ROUND_SERIES: tuple[_Chart, ...] = (
     _Chart("round_seconds", "s", "mean", lambda done: done.seconds),
     _Chart("loss", "loss", "mean", lambda done: done.loss),
     _Chart("entropy_nats", "nats", "mean", lambda done: done.entropy),
-    _Chart("groups_shared", "groups/round", "mean", lambda done: done.groups_shared),
+    _Chart("groups_offered", "groups/round", "mean", lambda done: done.groups_offered),
     _Chart("foreign_groups_used", "groups/round", "mean", lambda done: done.foreign_groups_used),
     _Chart("device_memory_bytes", "B", "max", lambda done: done.device_memory_bytes),
 )

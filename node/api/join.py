@@ -15,11 +15,12 @@ from node.printable import printable
 from swarm.api import SwarmStatus
 
 DEFAULT_SWARM: Final = "starling"  # ``SwarmSection.name``; a test compares them
-MAX_COMMANDS: Final = 3
+MAX_ADDRESSES: Final = 3  # in one command
 MAX_ADDRESS_CHARACTERS: Final = 200
 INVITED: Final = "starling up --join INVITE"
 ASK_OWNER: Final = "this cluster is private: its owner makes an INVITE for your friend with: starling invite"
 NO_ADDRESS: Final = "this node has no address yet"
+ONLY_HERE: Final = 2  # ``_reach`` of an address of this machine alone
 THIS_MACHINE: Final = (
     "only nodes on this machine can reach it: start it with --listen /ip4/0.0.0.0/tcp/4001 for other machines"
 )
@@ -30,18 +31,18 @@ THIS_NETWORK: Final = (
 
 
 def join_of(swarm: SwarmStatus) -> JoinLine:
-    """Returns how to join, the address that is most likely to work from elsewhere first."""
+    """Returns how to join: one command with this node's addresses, the one that is most likely to work from elsewhere
+    first. Addresses of this machine alone are in it where there is no other."""
     if swarm.private:
         return JoinLine(private=True, commands=(INVITED,), hint=ASK_OWNER, qr=False)
     ranked = sorted(swarm.addresses, key=_reach)
     if not ranked:
         return JoinLine(private=False, commands=(), hint=NO_ADDRESS, qr=False)
+    beyond = [address for address in ranked if _reach(address) < ONLY_HERE]
     named = "" if swarm.swarm == DEFAULT_SWARM else f" --set {shlex.quote(f'swarm.name={printable(swarm.swarm, 64)}')}"
-    commands = [
-        f"starling up --peer {printable(address, MAX_ADDRESS_CHARACTERS)}{named}" for address in ranked[:MAX_COMMANDS]
-    ]
-    hint = {0: None, 1: THIS_NETWORK, 2: THIS_MACHINE}[_reach(ranked[0])]
-    return JoinLine(private=False, commands=tuple(commands), hint=hint, qr=True)
+    at = [f" --peer {printable(address, MAX_ADDRESS_CHARACTERS)}" for address in (beyond or ranked)[:MAX_ADDRESSES]]
+    hint = {0: None, 1: THIS_NETWORK, ONLY_HERE: THIS_MACHINE}[_reach(ranked[0])]
+    return JoinLine(private=False, commands=(f"starling up{''.join(at)}{named}",), hint=hint, qr=True)
 
 
 def join_svg(commands: Sequence[str]) -> bytes:
@@ -65,5 +66,5 @@ def _reach(address: str) -> int:
     except ValueError:
         return 0
     if host.is_loopback:
-        return 2
+        return ONLY_HERE
     return 1 if host.is_private or host.is_link_local else 0

@@ -63,6 +63,8 @@ def _of_swarm(swarm: SwarmStatus) -> Iterator[str]:
     yield _gauge("alone", "1 while no peer is connected", swarm.alone_because is not None)
     yield _counter("sent_bytes_total", "Bytes sent to peers", swarm.sent_bytes)
     yield _counter("received_bytes_total", "Bytes received from peers", swarm.received_bytes)
+    yield _counter("groups_announced_total", "Own groups announced to a peer at least", swarm.groups_announced)
+    yield _counter("groups_fetched_total", "Own groups that a peer has fetched", swarm.groups_fetched)
     help_text = "Adverts of own groups not sent, to keep pace with a large swarm"
     yield _counter("adverts_held_back_total", help_text, swarm.adverts_held_back)
     yield _gauge("blob_store_bytes", "Size on disk of the content store", swarm.store_bytes)
@@ -85,7 +87,7 @@ def _of_round(done: RoundDone) -> Iterator[str]:
     yield _gauge("generated_tokens_per_second", "Mean over the last round", done.tokens_per_second)
     yield _gauge("trained_tokens", "Completion tokens with an advantage, in the last round", done.tokens_trained)
     yield _gauge("foreign_groups_waiting", "Foreign groups kept for later rounds", done.foreign_waiting)
-    yield _counter("groups_shared_total", "Own groups announced", done.groups_shared_total)
+    yield _counter("groups_offered_total", "Own groups that peers may fetch", done.groups_offered_total)
     yield _counter("foreign_groups_used_total", "Groups of peers trained on", done.foreign_groups_used_total)
     yield _counter("foreign_fetched_bytes_total", "Size of the groups fetched from peers", done.bytes_fetched_total)
     rejected, help_text = done.foreign_rejected, "Foreign groups not used in the last round, by reason"

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from node.api.types import (
+    GainsAnswer,
     HistoryAnswer,
     NodeStatus,
     PauseAnswer,
@@ -37,6 +38,10 @@ def ask_status(home: Home) -> NodeStatus:
 
 def ask_peers(home: Home) -> PeersAnswer:
     return _ask(home, "GET", "/api/v1/peers", PeersAnswer)
+
+
+def ask_gains(home: Home) -> GainsAnswer:
+    return _ask(home, "GET", "/api/v1/gains", GainsAnswer)
 
 
 def ask_settings(home: Home) -> SettingsAnswer:

@@ -2,7 +2,7 @@
 
 The page sends requests to this node alone. Its content security policy enforces that: no script, style, font or image
 from elsewhere loads, and no script in a stranger's text runs. Its buttons that change the node send the token that the
-owner typed; serving the page needs none.
+owner typed, or that the link in the owner's terminal has behind #; serving the page needs none.
 """
 
 from __future__ import annotations

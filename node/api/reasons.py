@@ -121,6 +121,11 @@ def stage_of(reason: str) -> str:
     return _STAGE_OF.get(reason, "unknown")
 
 
+def nothing_unused(fetched: int) -> str:
+    """Returns what is said where no group of a peer was left unused, of those ``fetched``."""
+    return "Every group fetched from peers was used." if fetched else "No group of a peer was fetched."
+
+
 def why_not(counts: Mapping[str, int]) -> tuple[WhyNot, ...]:
     """Returns every reason that was given, the most frequent first."""
     given: Iterable[tuple[str, int]] = sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -71,7 +71,7 @@ def _round(done: RoundDone) -> RoundRollouts:
         informative=done.own_groups_informative,
         dropped=done.own_groups_dropped,
         unfinished=done.own_groups_unfinished,
-        shared=done.groups_shared,
+        offered=done.groups_offered,
         fetched=done.foreign_fetched,
         used=done.foreign_groups_used,
         replayed=done.foreign_groups_replayed,

@@ -134,10 +134,10 @@ class JoinLine(Struct, frozen=True):
     """How a friend joins this node's swarm."""
 
     private: bool
-    # Each is one way, the one that is most likely to work first; at most 3. Empty: see ``hint``.
+    # At most one, with every address that others may use. Empty: see ``hint``.
     commands: tuple[str, ...]
-    hint: str | None  # what to do before or instead, in words; None where the first command is all
-    qr: bool  # /api/v1/join.svg shows the first command
+    hint: str | None  # what to do before or instead, in words; None where the command is all
+    qr: bool  # /api/v1/join.svg shows the command
 
 
 class Paused(Struct, frozen=True):
@@ -278,7 +278,7 @@ class HeartbeatView(Struct, frozen=True):
     policy_version: int
     phase: str
     tokens_per_second: float
-    groups_shared: int
+    groups_offered: int
     groups_used: int
     success_by_task: dict[str, float]  # running mean reward, 0 to 1
     samples_by_task: dict[str, int] = {}  # completions behind it
@@ -304,7 +304,7 @@ class PeerView(Struct, frozen=True):
     round_trip_seconds: float | None
     heartbeat: HeartbeatView | None
     heartbeat_age_seconds: float | None  # None: none came, or the peer has left since
-    groups_received: int  # adverts of its groups
+    groups_announced: int  # by it
     groups_used: int
     groups_rejected: int
     reputation: float  # 1 trusted, 0 banned
@@ -313,7 +313,7 @@ class PeerView(Struct, frozen=True):
     exchanges_committed: int = 0  # of weights
     exchanges_abandoned: int = 0
     last_exchange: ExchangeStatus | None = None
-    groups_given: int = 0  # times that a rollout group was sent to it in full
+    groups_fetched: int = 0  # times that it fetched one of our groups
     # Its observed conduct, counted by ``swarm.peers.reputation.Conduct``; ``RolloutsAnswer.words`` explains each.
     conduct: dict[str, int] = {}
     outcomes: dict[str, int] = {}  # of its groups, by outcome or reason, since the supervisor's start
@@ -405,7 +405,7 @@ class SwarmAnswer(Struct, frozen=True):
     banned: int  # peers left out because they are banned
     connected: int  # to this node
     tokens_per_second: float  # sum over the nodes
-    groups_shared: int
+    groups_offered: int
     groups_used: int
     families: dict[str, int]  # nodes by family, in hex
     models: tuple[ModelView, ...]  # ours, then those of most nodes
@@ -434,7 +434,7 @@ class RoundRollouts(Struct, frozen=True):
     informative: int  # own groups with a non-zero advantage
     dropped: int  # own groups whose rewards were all equal
     unfinished: int  # left for later rounds
-    shared: int
+    offered: int  # own groups that peers may fetch
     fetched: int  # foreign groups, over the network
     used: int  # foreign groups, for the first time
     replayed: int

@@ -15,8 +15,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from node.api.answers import paused_sentence
 from node.api.node_client import ask_status
 from node.api.types import NodeState, NodeStatus
+from node.cli.page_link import page_link
 from node.home import Home
 from protocol.errors import TransportError
 
@@ -66,11 +68,13 @@ def start_detached(home: Home, command: Sequence[str], *, as_json: bool, write: 
 
 def ready_lines(home: Home, status: NodeStatus) -> list[str]:
     """Returns what the user reads last: that the node runs, and what to do with it."""
-    doing = "trains" if status.paused is None else f"is up, {status.waiting_for}"
+    page = page_link(status.page, home.api_token) if status.page and sys.stdout.isatty() else status.page
+    background = f"in the background (process {status.pid})"
+    resting = [] if status.paused is None else [paused_sentence(status.paused, time.time())]
     return [
-        f"The node {doing} in the background (process {status.pid}).",
-        f"  what it does   {_verb(home, 'status')}   or   {_verb(home, 'top')}"
-        + (f"   or   {status.page}" if status.page else ""),
+        f"The node {'is up' if resting else 'trains'} {background}.",
+        *resting,
+        f"  what it does   {_verb(home, 'status')}   or   {_verb(home, 'top')}" + (f"   or   {page}" if page else ""),
         f"  its log        {_verb(home, 'logs -f')}",
         f"  rest           {_verb(home, 'pause --for 2h')}",
         f"  stop it        {_verb(home, 'down')}",

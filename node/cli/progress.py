@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from rich.console import Console, Group
@@ -26,6 +27,7 @@ from node.api.answers import damaged_line, engine_line, loading_line, not_saved_
 from node.api.types import NodeStatus, PeersAnswer
 from node.cli import wording
 from node.cli.output_queue import QueuedText, dropped_line, queued
+from node.cli.page_link import page_link
 from node.events import (
     Averaged,
     AveragingTakenBack,
@@ -59,15 +61,16 @@ class UpObserver(Observer, Protocol):
 
 
 @contextmanager
-def observer_for(*, as_json: bool) -> Iterator[UpObserver]:
-    """Gives the observer that suits standard output. None of its methods waits for a reader."""
+def observer_for(token: Path, *, as_json: bool) -> Iterator[UpObserver]:
+    """Gives the observer that suits standard output. None of its methods waits for a reader. A terminal is shown a link
+    with the API's token, which is in the file ``token``."""
     with queued(sys.stdout, dropped_event if as_json else dropped_line) as queue:
         out = QueuedText(queue, sys.stdout)
         if as_json:
             yield JsonObserver(out)
         elif sys.stdout.isatty():
             with Live(console=Console(file=cast(IO[str], out)), auto_refresh=False, transient=True) as live:
-                yield PanelObserver(live, lambda: queue.idle)
+                yield PanelObserver(live, lambda: queue.idle, token)
         else:
             yield PlainObserver(out)
 
@@ -94,7 +97,8 @@ class JsonObserver:
     def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
         if status.swarm is not None and status.swarm.addresses and status.swarm.addresses != self._addresses:
             self._addresses = status.swarm.addresses
-            self._write_event({"event": "node", "peer": status.peer, "name": status.name, "addresses": self._addresses})
+            about = {"peer": status.peer, "name": status.name, "page": status.page}
+            self._write_event({"event": "node", **about, "addresses": self._addresses})
 
     def on_outcome(self, outcome: RunOutcome) -> None:
         self._write_event({"event": "ended", "exit_code": int(outcome.exit_code), "because": outcome.because})
@@ -140,6 +144,7 @@ class PlainObserver:
         self._stamp, self._round_line_seconds = stamp, round_line_seconds
         self._shown_at: dict[object, float] = {}  # by what was shown
         self._unshown: RoundDone | None = None  # the newest round since the one that was shown
+        self._page: str | None = None
         self._peers = 0
         self._fatal: Fault | None = None  # was shown, so that the outcome need not repeat it
 
@@ -163,6 +168,9 @@ class PlainObserver:
         self._write(text)
 
     def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
+        if status.page is not None and status.page != self._page:
+            self._page = status.page
+            self._write(f"Web page: {status.page}")
         swarm = status.swarm
         if swarm is None:
             return
@@ -202,10 +210,12 @@ class PanelObserver:
     from the middle of others; the newest messages wait.
     """
 
-    def __init__(self, live: Live, reads: Callable[[], bool]) -> None:
-        self._live, self._reads = live, reads
+    def __init__(self, live: Live, reads: Callable[[], bool], token: Path) -> None:
+        self._live, self._reads, self._token = live, reads, token
+        self._page: str | None = None
         self._unscrolled: deque[str] = deque(maxlen=SCROLLED_LINES)
         self._lost_lines = 0
+        self._join_line = ""  # that scrolled past last
         self._fatal: Fault | None = None  # was shown, so that the outcome need not repeat it
 
     def on_event(self, line: bytes, event: Event) -> None:
@@ -219,6 +229,12 @@ class PanelObserver:
         self._scroll(text)
 
     def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
+        if status.page is not None and status.page != self._page:
+            self._page = status.page
+            self._scroll(f"Web page: {page_link(status.page, self._token)}")
+        if status.join is not None and status.join.commands and self._join_line != status.join.commands[0]:
+            self._join_line = status.join.commands[0]
+            self._scroll(wording.join_line(status.join))
         self._live.update(panel(status, peers), refresh=False)
         self._draw()
 
@@ -235,7 +251,7 @@ class PanelObserver:
             return
         if self._unscrolled:
             missed = [dropped_line(self._lost_lines)] if self._lost_lines else []
-            self._live.console.print(Text("\n".join([*missed, *self._unscrolled])))
+            self._live.console.print(Text("\n".join([*missed, *self._unscrolled])), soft_wrap=True)  # lines to copy
             self._unscrolled.clear()
             self._lost_lines = 0
         self._live.refresh()
@@ -259,7 +275,7 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
         done = status.round
         facts.add_row("round", Text(f"{done.round}, {done.seconds:.1f} s, {done.tokens_per_second:,.0f} tokens/s"))
         facts.add_row("reward", Text(f"{done.reward:.3f}"))
-        total = f"{done.groups_shared_total} shared, {done.foreign_groups_used_total} foreign used"
+        total = f"{done.groups_offered_total} offered, {done.foreign_groups_used_total} foreign used"
         facts.add_row("groups", Text(f"{done.own_groups} own, {done.foreign_groups_used} foreign; in total {total}"))
         for task, success in sorted(done.success_by_task.items()):
             facts.add_row(Text(task), Text(f"{'█' * round(20 * success):<20} {success:.2f}"))
@@ -277,7 +293,7 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
         facts.add_row("peers", Text(f"{swarm.connected_peers} connected, {sent} sent, {received} received"))
     connected = [peer for peer in peers.peers if peer.connected][:MAX_PEERS_SHOWN]
     lines = [Text(f"  {wording.panel_peer_line(peer)}", overflow="ellipsis", no_wrap=True) for peer in connected]
-    below = Text(wording.alone_lines(swarm) if swarm is not None else "")
+    below = Text(wording.alone_line(swarm) if swarm is not None else "")
     title = Text(f"starling {status.version}  {status.name}  up {duration(status.uptime_seconds)}")
     return Panel(Group(facts, *lines, *([below] if below.plain else [])), title=title, title_align="left")
 

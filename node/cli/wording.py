@@ -145,19 +145,22 @@ def outcome_line(outcome: RunOutcome, shown: Fault | None = None) -> str:
     return f"The node has stopped: {because}{'.' if outcome.exit_code is ExitCode.DONE else ''}"
 
 
-def join_lines(join: JoinLine) -> str:
+def join_line(join: JoinLine) -> str:
     """Describes how another node can connect to this one."""
     if not join.commands:
         return "This node has no address yet."
-    lines = "Others join with: " + "\n              or: ".join(join.commands)
-    return f"{lines}; starling invite prints an INVITE where the owner's key is" if join.private else lines
+    line = f"Others join with: {join.commands[0]}"
+    return f"{line}; starling invite prints an INVITE where the owner's key is" if join.private else line
+
+
+def alone_line(swarm: SwarmStatus) -> str:
+    """Describes that the node trains alone, and why; empty while a peer is connected."""
+    return "" if swarm.alone_because is None else f"Training alone: {one_line(swarm.alone_because, 600)}"
 
 
 def alone_lines(swarm: SwarmStatus) -> str:
-    """Describes that the node trains alone, why, and the remedy; empty while a peer is connected."""
-    if swarm.alone_because is None:
-        return ""
-    return f"Training alone: {one_line(swarm.alone_because, 600)}\n{join_lines(join_of(swarm))}"
+    """The same, and the remedy."""
+    return (line := alone_line(swarm)) and f"{line}\n{join_line(join_of(swarm))}"
 
 
 def no_swarm(status: NodeStatus) -> str:
@@ -179,7 +182,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         "paused": status.paused and f"since {weekday_time(status.paused.since)}; {RESUME_HINT}",
         "last": done and round_line(done),
         "total": done
-        and f"{done.tokens_generated_total:,} tokens generated, {done.groups_shared_total} groups shared, "
+        and f"{done.tokens_generated_total:,} tokens generated, {done.groups_offered_total} groups offered, "
         f"{done.foreign_groups_used_total} foreign groups used",
         "saved": status.checkpoint and checkpoint_line(status.checkpoint),
         "engine": status.engine and engine_line(status.engine),
@@ -227,7 +230,7 @@ def peer_lines(peers: Sequence[PeerView]) -> list[str]:
         link = "connected" if peer.connected else "left" if has_left(peer) else "away"
         exchanges = f"  weights {exchanges_line(peer)}" if peer.last_exchange else ""
         ban = f"  banned: {printable(peer.banned_because)}" if peer.banned_because else ""
-        groups = f"groups {peer.groups_received} seen, {peer.groups_used} used, {peer.groups_rejected} rejected"
+        groups = f"groups {peer.groups_announced} announced, {peer.groups_used} used, {peer.groups_rejected} rejected"
         lines.append(
             f"{printable(peer.peer)}  {link}  {round_trip}  {name}  {activity}  {groups}  "
             f"reputation {peer.reputation:.2f}{exchanges}{ban}"
@@ -252,7 +255,7 @@ def panel_peer_line(peer: PeerView) -> str:
     activity = _trains(beat) if beat else "no heartbeat yet"
     round_trip = f"{peer.round_trip_seconds * 1e3:.0f} ms  " if peer.round_trip_seconds is not None else ""
     banned = "  banned" if peer.banned_because else ""
-    return f"{name}  {activity}  {round_trip}{peer.groups_used} of {peer.groups_received} groups used{banned}"
+    return f"{name}  {activity}  {round_trip}{peer.groups_used} of {peer.groups_announced} groups used{banned}"
 
 
 def _trains(beat: HeartbeatView) -> str:
@@ -334,6 +337,8 @@ def _swarm_facts(status: NodeStatus) -> dict[str, str]:
         "swarm": f"{printable(swarm.swarm)} ({swarm.swarm_id}), {counted(swarm.connected_peers, 'peer')} connected, "
         f"{size(swarm.sent_bytes)} sent, {size(swarm.received_bytes)} received"
         + (f", announcements rejected: {rejected}" if rejected else ""),
+        "groups": f"since the swarm process started {swarm.groups_announced} announced to peers, "
+        f"{swarm.groups_fetched} fetched by them",
         "alone": one_line(swarm.alone_because or "", 600),
         "reach": "\n".join(reach_lines(swarm)),
         "address": "\n".join(map(printable, swarm.addresses)),

@@ -75,7 +75,7 @@ class Tally:
             generated,
             self.own_groups,
             last.foreign_groups_used_total if last else 0,
-            last.groups_shared_total if last else 0,
+            last.groups_offered_total if last else 0,
             self.sent_bytes,
             self.received_bytes,
         )

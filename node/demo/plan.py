@@ -26,7 +26,7 @@ class Effort(Struct, frozen=True):
     tokens_generated: int
     own_groups: int
     foreign_groups_used: int
-    groups_shared: int
+    groups_offered: int
     sent_bytes: int  # over the transport, counted by the host
     received_bytes: int
 

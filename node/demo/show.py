@@ -133,7 +133,7 @@ def reward_table(result: ModelResult) -> Table:
 
 def effort_table(report: DemoReport) -> Table:
     """Returns the effort of each model, alone and together."""
-    counts = ("rounds", "tokens generated", "own groups", "foreign used", "shared")
+    counts = ("rounds", "tokens generated", "own groups", "foreign used", "offered")
     table = table_of("Effort", "model", "run", *counts, "sent", "received", texts=2)
     for result in report.models:
         for run, effort in (("alone", result.effort_alone), ("together", result.effort_together)):

@@ -21,7 +21,7 @@ from node.doctor.findings import Finding, Severity, error
 from node.doctor.machine import judge_room
 from node.doctor.machine_facts import disk_facts, nearest_existing
 from node.doctor.task_check import TaskFault, faults_of
-from node.home import Home, is_locked, socket_path_fault
+from node.home import Home, how_to_write, is_locked, socket_path_fault
 from node.printable import printable
 from node.trackers.writers import check_installed
 from protocol.errors import ConfigurationError
@@ -141,7 +141,7 @@ def _home(home: Home) -> Iterator[Finding]:
     if not existing.is_dir():
         yield error("home", f"{existing} is a file, not a directory", "choose another directory with --home")
     elif not os.access(existing, os.W_OK | os.X_OK):
-        yield error("home", f"{existing} cannot be written", "make it yours (chown), or choose another with --home")
+        yield error("home", f"{existing} cannot be written", how_to_write(existing))
 
 
 def _names(config: Config) -> Iterator[Finding]:

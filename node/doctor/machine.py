@@ -143,10 +143,8 @@ def judge_disk(
 ) -> Finding:
     """Compares the free space with what the node may come to need: its store's limit, of which ``blob_bytes`` are
     taken already, its checkpoints and one that is being written, its logs."""
-    if not facts.writable:
-        return error(
-            "disk", f"{facts.path} cannot be written", "make the directory yours (chown), or choose another with --home"
-        )
+    if facts.to_write is not None:
+        return error("disk", f"{facts.path} cannot be written", facts.to_write)
     need_bytes = max(0, store_bytes - blob_bytes) + (checkpoints_kept + 1) * facts.checkpoint_bytes + log_bytes
     next_one = f"the next checkpoint needs {size(facts.checkpoint_bytes)}, " if facts.checkpoint_bytes else ""
     message = f"{size(facts.free_bytes)} free at {facts.path}; {next_one}the node may need {size(need_bytes)} more"

@@ -14,8 +14,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from node.checkpoints.checkpoint_files import rounds
-from node.configuration import Config
+from node.configuration import Config, remembered_run
 from node.configuration.published import is_hub_id
+from node.doctor.configured_model import is_same_model
 from node.doctor.gpu_devices import devices, has_nvidia
 from node.engines.vllm_backend.environment import Installed
 from node.fit.host_memory import PROC, control_group_room, machine_bytes
@@ -24,7 +25,7 @@ from node.fit.model_sizes import known_sizes
 from node.fit.planning import sizes_of, trained_here
 from node.fit.table import FitReport, fit_report
 from node.fit.workload import workload_of
-from node.home import Home
+from node.home import Home, how_to_write
 from node.policy.device_probe_result import TorchProbe
 from node.policy.model_files import model_folder
 from node.policy.torch_process import NoAnswer, ask_torch
@@ -77,7 +78,7 @@ class MemoryFacts:
 class DiskFacts:
     path: Path
     free_bytes: int
-    writable: bool
+    to_write: str | None  # what a person does where it cannot be written; None where it can
     checkpoint_bytes: int  # of the newest checkpoint, or the estimate of the first one; 0: neither is known
     is_estimate: bool
 
@@ -149,7 +150,8 @@ def available_memory_bytes(meminfo: str) -> int | None:
 
 
 def fit_facts(home: Home, config: Config, machine: Machine, vllm: Installed | None) -> FitReport:
-    """Returns the plan that a start would make on ``machine``. Raises ``ConfigurationError``."""
+    """Returns the plan that a start would make on ``machine``; of another model than that of the run in ``home``, in a
+    directory of its own. Raises ``ConfigurationError``."""
     sizes = sizes_of(model_folder(config.policy.model))
     workload = workload_of(
         config,
@@ -159,7 +161,9 @@ def fit_facts(home: Home, config: Config, machine: Machine, vllm: Installed | No
         vllm=vllm,
         has_donors=may_have_donors(home.donors),
     )
-    return fit_report(config, sizes, machine, workload, kept=trained_here(home))
+    run = remembered_run(home.path)
+    is_here = run is not None and is_same_model(str(run.value("policy.model")), config.policy.model)
+    return fit_report(config, sizes, machine, workload, kept=trained_here(home) if is_here else None)
 
 
 def nearest_existing(path: Path) -> Path:
@@ -173,7 +177,7 @@ def disk_facts(home: Home, config: Config) -> DiskFacts:
     return DiskFacts(
         home.path,
         shutil.disk_usage(existing).free,
-        os.access(existing, os.W_OK | os.X_OK),
+        None if os.access(existing, os.W_OK | os.X_OK) else how_to_write(existing),
         disk_bytes_below(newest) if newest is not None else first_checkpoint_bytes(config) or 0,
         newest is None,
     )

@@ -12,7 +12,7 @@ from node.doctor.network_facts import ApiFacts, LanFacts, ListenEndpoint, Listen
 from node.printable import printable
 from node.quantities import counted
 from swarm.api import ReachStatus
-from swarm.peers.reachability import Reach
+from swarm.peers.reachability import REMEDY, Reach
 
 SHARED = ipaddress.ip_network("100.64.0.0/10")  # RFC 6598: between a provider's NAT and its customers
 MAX_SHOWN = 4
@@ -116,7 +116,7 @@ def judge_reach(reach: ReachStatus) -> Finding:
     """Judges from what peers found who dialled the node that runs here."""
     if reach.relays or not reach.is_out_of_reach:
         return ok("nat", reach.in_words)
-    said, _, remedy = reach.in_words.partition(" To be dialled: ")
+    said, _, remedy = reach.in_words.partition(f" {REMEDY}")
     return warning("nat", said, remedy)
 
 

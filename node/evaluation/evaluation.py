@@ -10,6 +10,7 @@ choose no checkpoint.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from node.learner.generation.own_rollouts import scoring_item
 from node.learner.objective.forward import Network
 from node.policy.tokens import TokenTable
 from node.tasks.registry import load_tasks
-from node.tasks.scorer import Scorer
+from node.tasks.scorer import Scorer, Scores
 from node.tasks.split import Part, held_out_prompts
 from node.tasks.task import Prompt, Task
 from protocol.errors import ConfigurationError
@@ -102,14 +103,47 @@ def mean_rewards(
     """
     means: dict[str, float] = {}
     for name, of_task in prompts.items():
-        asked = [(prompt.ref, tokens.prompt_ids(prompt.text)) for prompt in of_task]
-        answerable = [(ref, ids) for ref, ids in asked if len(ids) < context]
-        requests = [GenerationRequest(ids, samples, tasks[name].max_new_tokens) for _, ids in answerable]
-        groups = engine.generate(requests, Sampling(temperature, seed))
-        answered = zip(answerable, groups, strict=True)
-        scores = scorer.score(
-            [scoring_item(ref, [tokens.text_of(s.token_ids.tolist()) for s in group]) for (ref, _), group in answered]
-        )
-        means[name] = sum(sum(of_group.rewards) for of_group in scores) / (len(asked) * samples)
-        on_answers(len(asked) * samples)
+        groups = answered(
+            tokens, engine, scorer, tasks[name], of_task,
+            samples=samples, temperature=temperature, seed=seed, context=context,
+        )  # fmt: skip
+        means[name] = sum(sum(group.scores.rewards) for group in groups) / (len(of_task) * samples)
+        on_answers(len(of_task) * samples)
     return means
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredPrompt:
+    """A prompt, the texts of its completions, and what they earned."""
+
+    prompt: Prompt
+    texts: tuple[str, ...]
+    tokens: int  # sampled
+    scores: Scores
+
+
+def answered(
+    tokens: TokenTable,
+    engine: Engine,
+    scorer: RewardScorer,
+    task: Task,
+    prompts: Sequence[Prompt],
+    *,
+    samples: int,
+    temperature: float,
+    seed: int,
+    context: int,
+) -> list[AnsweredPrompt]:
+    """Returns ``samples`` judged completions of each of ``prompts``; those that fill the ``context`` are left out."""
+    asked = [(prompt, tokens.prompt_ids(prompt.text)) for prompt in prompts]
+    answerable = [(prompt, ids) for prompt, ids in asked if len(ids) < context]
+    requests = [GenerationRequest(ids, samples, task.max_new_tokens) for _, ids in answerable]
+    groups = engine.generate(requests, Sampling(temperature, seed))
+    items = [
+        scoring_item(prompt.ref, [tokens.text_of(sample.token_ids.tolist()) for sample in group])
+        for (prompt, _), group in zip(answerable, groups, strict=True)
+    ]
+    return [
+        AnsweredPrompt(prompt, tuple(texts), sum(len(sample.token_ids) for sample in group), scores)
+        for (prompt, _), group, (_, texts), scores in zip(answerable, groups, items, scorer.score(items), strict=True)
+    ]

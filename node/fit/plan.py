@@ -150,6 +150,8 @@ def _because(config: Config, settings: MemorySettings, kept: Trained | None) -> 
         return f"policy.adapter_rank is {config.policy.adapter_rank}"
     if kept is not None:
         return "the checkpoint here was trained so"
+    if config.policy.four_bit is True:
+        return "policy.four_bit is true"
     if settings.four_bit:
         return "nothing else fits than an adapter on 4-bit weights"
     return "training every weight does not fit" if settings.adapter_rank else "every weight is trained where that fits"

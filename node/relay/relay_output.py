@@ -59,13 +59,13 @@ def ready_lines(peer: str, addresses: Sequence[str], settings: ServiceSettings) 
     yield f"Relay {peer} of the swarm {printable(settings.swarm_name)} listens. It trains nothing and keeps no blobs."
     if settings.private:
         yield "The cluster's owner puts its addresses into invites:"
-        begin, end = "starling invite --address ", ""
+        begin, option, end = "starling invite", "--address", ""
     else:
         yield "Others reach the swarm through it:"
         named = shlex.quote(f"swarm.name={printable(settings.swarm_name, 64)}")
-        begin, end = "starling up --peer ", "" if settings.swarm_name == DEFAULT_SWARM else f" --set {named}"
-    for address in beyond or addresses:
-        yield f"  {begin}{printable(address, ADDRESS_CHARACTERS)}{end}"
+        begin, option, end = "starling up", "--peer", "" if settings.swarm_name == DEFAULT_SWARM else f" --set {named}"
+    at = "".join(f" {option} {printable(address, ADDRESS_CHARACTERS)}" for address in beyond or addresses)
+    yield f"  {begin}{at}{end}"
     if not beyond:
         yield "Only this machine can dial it: start it with --listen /ip4/0.0.0.0/tcp/4001 for others."
     yield "Behind a router or in a cloud, others need the public address instead. Ctrl-C ends the relay."

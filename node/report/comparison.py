@@ -100,7 +100,7 @@ _ROWS: Final[Mapping[str, Callable[[RunFacts], str]]] = {
     ),
     "tokens": lambda facts: f"{facts.tokens_generated:,}",
     "groups": lambda facts: (
-        f"{facts.sharing.generated:,} own, {facts.sharing.used:,} of peers, {facts.sharing.shared:,} shared"
+        f"{facts.sharing.generated:,} own, {facts.sharing.used:,} of peers, {facts.sharing.offered:,} offered"
     ),
     "from others": _from_others,
     "lost": _lost,

@@ -34,7 +34,7 @@ class Sharing(Struct, frozen=True):
 
     generated: int
     informative: int
-    shared: int
+    offered: int
     fetched: int
     used: int
     replayed: int
@@ -151,7 +151,7 @@ class _Collected:
         self.sums.update(
             generated=done.own_groups,
             informative=done.own_groups_informative,
-            shared=done.groups_shared,
+            offered=done.groups_offered,
             fetched=done.foreign_fetched,
             used=done.foreign_groups_used,
             replayed=done.foreign_groups_replayed,
@@ -178,7 +178,7 @@ class _Collected:
             sharing=Sharing(
                 generated=sums["generated"],
                 informative=sums["informative"],
-                shared=sums["shared"],
+                offered=sums["offered"],
                 fetched=sums["fetched"],
                 used=sums["used"],
                 replayed=sums["replayed"],

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from node.api.gains_words import changed, in_steps
+from node.api.reasons import nothing_unused
 from node.cli.wording import evaluated_line
 from node.printable import printable
 from node.quantities import counted, duration, size, times
@@ -118,7 +119,7 @@ def _sharing(facts: RunFacts) -> str:
     rows = [
         ("own groups generated", grouped(shared.generated)),
         ("informative ones among them", grouped(shared.informative)),
-        ("shared with peers", grouped(shared.shared)),
+        ("offered to peers", grouped(shared.offered)),
         ("fetched from peers", grouped(shared.fetched)),
         ("used for the first time", grouped(shared.used)),
         ("used again", grouped(shared.replayed)),
@@ -127,7 +128,7 @@ def _sharing(facts: RunFacts) -> str:
     ]
     why = [(reason.because, grouped(reason.count)) for reason in shared.not_used]
     return table(("groups", "total"), rows, "") + table(
-        ("why groups of peers were not used", "times"), why, "All groups received from peers were used."
+        ("why groups of peers were not used", "times"), why, nothing_unused(shared.fetched)
     )
 
 

@@ -20,8 +20,8 @@ def report_lines(facts: RunFacts) -> list[str]:
         f"model    {printable(facts.model or 'unknown')} on {facts.device or 'an unknown device'}",
         f"run      {facts.rounds:,} rounds, {facts.tokens_generated:,} tokens in {duration(facts.lasted_seconds)}, "
         f"{counted(facts.starts, 'start')}",
-        f"sharing  {shared.shared:,} groups shared, {shared.used:,} foreign groups used and {shared.replayed:,} used "
-        f"again, {size(shared.fetched_bytes)} fetched",
+        f"sharing  {shared.offered:,} groups offered; of peers {shared.fetched:,} fetched "
+        f"({size(shared.fetched_bytes)}), {shared.used:,} used, and {shared.replayed:,} used again",
         f"traffic  {size(facts.traffic.sent_bytes)} sent, {size(facts.traffic.received_bytes)} received",
         f"averaged {times(facts.averaged_total)}",
         f"faults   {facts.faults_total:,}",

@@ -37,6 +37,7 @@ from node.supervision.children import Child, ChildSpec, KeptChild
 from node.supervision.farewell import farewell
 from node.supervision.memory_kills import MemoryCap, MemoryKills
 from node.supervision.outcome import RunOutcome
+from node.supervision.outlook import Outlook
 from node.supervision.pausing.pauses import LearnerPauses, RunBudget
 from node.supervision.pausing.run_control import READING_SECONDS, RunControl
 from node.supervision.reporting import Observer, Reporting
@@ -84,6 +85,7 @@ class Supervisor:
         self._reporting = Reporting(home, self.record, observer, trackers)
         self._note = self._reporting.note
         self._news = LearnerNews(time.monotonic)
+        self._outlook = Outlook(config.rounds, config.evaluation.every_rounds)
         self._swarm_watch = SwarmWatch()
         self._usage_watch = UsageWatch(time.time)
         self._began = time.monotonic()
@@ -103,7 +105,6 @@ class Supervisor:
         async with served(self, self._reporting.feed, self._home.supervisor_socket, ports=ports, token=token) as port:
             if port is not None:
                 self._page = f"http://127.0.0.1:{port}/"
-                self._note(f"Web page: {self._page}")
                 self._keep_port(port)
             self._reporting.trackers.start()
             learner = asyncio.create_task(self._keep_running(self._learner, self._on_learner_line))
@@ -380,6 +381,11 @@ class Supervisor:
             self._learner.child.useful = True
         self._budget.saw(event)
         self._reporting.learner_event(line, event)
+        if isinstance(event, events.RoundDone):
+            swarm = self._swarm_watch.status
+            alone = swarm is not None and swarm.alone_because is not None
+            for note in self._outlook.saw(event, self.record.changes.gains, alone=alone):
+                self._note(note)
         return True
 
     def _on_swarm_line(self, line: bytes) -> bool:

@@ -56,7 +56,7 @@ def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
         ("generated", f"{number(done.tokens_per_second)} tokens/s" if done else "–"),
         ("in total", f"{number(done.tokens_generated_total)} tokens" if done else "–"),
         ("trained on", f"{number(done.trained_tokens_per_second)} tokens/s" if done else "–"),
-        ("groups", f"{done.groups_shared_total:,} shared, {done.foreign_groups_used_total:,} used" if done else "–"),
+        ("groups", f"{done.groups_offered_total:,} offered, {done.foreign_groups_used_total:,} used" if done else "–"),
         ("eff. sample", f"{percent(done.effective_sample_share)} of the batch" if done else "–"),
         ("staleness", _staleness(done)),
         ("memory", _memory(status)),

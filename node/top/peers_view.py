@@ -109,8 +109,8 @@ def _trains(beat: HeartbeatView) -> str:
 
 
 def _groups(peer: PeerView) -> str:
-    sent = f"{peer.groups_given:,} sent to it, reputation {peer.reputation:.2f}"
-    return f"{peer.groups_received:,} seen, {peer.groups_used:,} used, {peer.groups_rejected:,} rejected, {sent}"
+    theirs = f"{peer.groups_announced:,} announced, {peer.groups_used:,} used, {peer.groups_rejected:,} rejected"
+    return f"{theirs}; it fetched {peer.groups_fetched:,} of ours; reputation {peer.reputation:.2f}"
 
 
 def _why(peer: PeerView) -> str:
@@ -153,7 +153,7 @@ _WHY = PeerColumn(
 )
 _COLUMNS = (
     PeerColumn(
-        Column("name", 13, grows=2), lambda peer: Span(name_of(peer)), lambda peer: (False, name_of(peer).casefold())
+        Column("name", 12, grows=2), lambda peer: Span(name_of(peer)), lambda peer: (False, name_of(peer).casefold())
     ),
     PeerColumn(Column("model", 13, grows=2), _model, _text_rank(_model)),
     PeerColumn(Column("family", 8), _family, _text_rank(_family)),
@@ -164,14 +164,14 @@ _COLUMNS = (
     ),
     PeerColumn(
         Column("used of", 8, right=True),
-        lambda peer: Span(f"{peer.groups_used}/{peer.groups_received}"),
+        lambda peer: Span(f"{peer.groups_used}/{peer.groups_announced}"),
         lambda peer: (False, float(peer.groups_used)),
         descending=True,
     ),
     PeerColumn(
-        Column("sent", 5, right=True),
-        lambda peer: Span(f"{peer.groups_given}"),
-        lambda peer: (False, float(peer.groups_given)),
+        Column("fetched", 7, right=True),
+        lambda peer: Span(f"{peer.groups_fetched}"),
+        lambda peer: (False, float(peer.groups_fetched)),
         descending=True,
     ),
     PeerColumn(

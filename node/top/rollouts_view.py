@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from node.api.reasons import nothing_unused
 from node.api.types import GroupSeen, RolloutsAnswer, RoundRollouts, WhyNot
 from node.cli.wording import ends_of
 from node.quantities import duration
@@ -16,7 +17,7 @@ STYLES: dict[str, Style] = {"used": "good", "replayed": "good", "false_reward": 
 FLOW: tuple[tuple[str, Callable[[RoundRollouts], int]], ...] = (
     ("own groups generated", lambda done: done.generated),
     ("informative among them", lambda done: done.informative),
-    ("shared with peers", lambda done: done.shared),
+    ("offered to peers", lambda done: done.offered),
     ("fetched from peers", lambda done: done.fetched),
     ("used for the first time", lambda done: done.used),
     ("used again", lambda done: done.replayed),
@@ -36,13 +37,13 @@ def rollouts_lines(answer: RolloutsAnswer, now_seconds: float, cells: int) -> li
         return [(Span("No round is done yet."),)]
     lines = _flow(answer.rounds, cells)
     lines += [(), (Span("Why groups of peers were not used", "title"),)]
-    lines += _reasons(answer.not_used, "All groups received were used.", cells)
+    lines += _reasons(answer.not_used, nothing_unused(sum(done.fetched for done in answer.rounds)), cells)
     lines += [(), (Span("Why announcements were rejected", "title"),)]
     lines += _reasons(answer.announcements_not_taken, "No announcement was rejected.", cells)
     lines += [(), (Span("Groups of peers, newest first", "title"),)]
     newest = answer.groups[: -MAX_GROUPS - 1 : -1]
     if not newest:
-        return [*lines, (Span("None received yet.", "faint"),)]
+        return [*lines, (Span("None fetched yet.", "faint"),)]
     return [*lines, *table(_GROUPS, [_group(group, now_seconds) for group in newest], cells)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from node.api.types import ModelView, SwarmAnswer, TaskView
 from node.quantities import counted
-from node.top.text import Column, Line, Span, number, percent, table, wrapped
+from node.top.text import Column, Line, Span, number, percent, share_bar, table, wrapped
 
 BAR_CELLS = 10
 _MODELS = (
@@ -33,7 +33,7 @@ def swarm_lines(swarm: SwarmAnswer, cells: int) -> list[Line]:
         f"{counted(swarm.nodes, 'node')} {'reports' if swarm.nodes == 1 else 'report'}, "
         f"{swarm.connected:,} connected to this one; "
         f"{swarm.silent:,} silent, {swarm.banned:,} banned. {number(swarm.tokens_per_second)} tokens/s, "
-        f"{swarm.groups_shared:,} groups shared, {swarm.groups_used:,} used. Reports of peers are not checked."
+        f"{swarm.groups_offered:,} groups offered, {swarm.groups_used:,} used. Reports of peers are not checked."
     )
     lines: list[Line] = [(Span(part),) for part in wrapped(sums, cells, 3)]
     lines += [(), *table(_MODELS, [_model(model) for model in swarm.models], cells)]
@@ -55,7 +55,7 @@ def _model(model: ModelView) -> tuple[Span, ...]:
         Span(number(model.tokens_per_second)),
         Span(number(model.round_most)),
         Span(percent(model.success)),
-        Span("" if model.success is None else _bar(model.success), "good"),
+        Span("" if model.success is None else share_bar(model.success, BAR_CELLS), "good"),
     )
 
 
@@ -67,10 +67,6 @@ def _task(task: TaskView) -> tuple[Span, ...]:
         Span(f"{percent(task.success_least)} – {percent(task.success_most)}"),
         Span(f"{task.best_name}, {task.best_model}"),
     )
-
-
-def _bar(share: float) -> str:
-    return "█" * round(BAR_CELLS * min(1.0, max(0.0, share)))
 
 
 def _more(left_out: int, noun: str) -> list[Line]:

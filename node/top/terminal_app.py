@@ -1,4 +1,4 @@
-"""``starling top``: four views of a running node in a terminal, redrawn when the node's answers change.
+"""``starling top``: five views of a running node in a terminal, redrawn when the node's answers change.
 
 It works at 80 by 24, over ssh, on light and dark terminals: it uses only the terminal's own colours and background.
 Text of peers is shown as text: every span is escaped by ``node.printable``, and no markup is read anywhere.
@@ -21,6 +21,7 @@ from textual.widgets import ContentSwitcher, Static
 from node.quantities import duration
 from node.top.node_view import node_lines
 from node.top.peers_table import PeersPage
+from node.top.rewards_view import rewards_lines
 from node.top.rollouts_view import rollouts_lines
 from node.top.styled import content
 from node.top.swarm_view import swarm_lines
@@ -29,11 +30,11 @@ from node.top.watch import Seen, View, Watch
 
 REDRAW_SECONDS = 0.1  # how often the watch's newest answers are compared with those drawn
 SCROLLBAR_CELLS = 1
-KEYS = " 1–4 tab: views   ↑ ↓: move   s r: sort peers   ?: help   q: quit"
+KEYS = " 1–5 tab: views   ↑ ↓: move   s r: sort peers   ?: help   q: quit"
 HELP = """\
 starling top shows a running node, every second.
 
- 1 2 3 4     Node, Peers, Swarm, Rollouts
+ 1 2 3 4 5   Rewards, Node, Peers, Swarm, Rollouts
  tab → ←     next view, previous view
  ↑ ↓         move by a line; PgUp PgDn by a page
  s           Peers: sort by the next column
@@ -41,9 +42,10 @@ starling top shows a running node, every second.
  ?           this help
  q  Ctrl-C   quit; the node keeps running
 
+taught      of the change of the mean reward, by a peer
 used of     groups of a peer that were trained on, of
             those that it announced
-sent        groups sent to it in full
+fetched     groups of this node that it fetched
 unused      its groups that were not trained on; the
             reasons are below the table
 reputation  1 trusted, 0 banned
@@ -109,10 +111,13 @@ class Top(App[None]):
         super().__init__()
         self._watch = watch
         self._drawn: Seen | None = None
-        self._view = View.NODE
+        self._view = View.REWARDS
         self._title = Static(markup=False, id="title")
         self._views = Static(markup=False, id="views")
         self._pages: dict[View, Page | PeersPage] = {
+            View.REWARDS: Page(
+                View.REWARDS, lambda seen, cells, _: rewards_lines(seen.gains, cells) if seen.gains else None
+            ),
             View.NODE: Page(
                 View.NODE,
                 lambda seen, cells, rows: node_lines(seen.status, seen.history, seen.at_seconds, cells, rows),
@@ -132,7 +137,7 @@ class Top(App[None]):
     def compose(self) -> ComposeResult:
         yield self._title
         yield self._views
-        with ContentSwitcher(initial=View.NODE):
+        with ContentSwitcher(initial=View.REWARDS):
             yield from self._pages.values()
         yield Static(content([(Span(KEYS, "faint"),)]), markup=False, id="keys")
 

@@ -96,6 +96,11 @@ def bars(values: Sequence[float | None], cells: int, *, high: float, height: int
     ]
 
 
+def share_bar(share: float, cells: int) -> str:
+    """Returns a share of 0 to 1 as a bar; a full one has ``cells``."""
+    return "█" * round(cells * min(1.0, max(0.0, share)))
+
+
 def resampled(values: Sequence[float | None], cells: int) -> list[float | None]:
     """Returns at most ``cells`` values: the means of neighbours."""
     if len(values) <= cells:

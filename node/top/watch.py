@@ -14,8 +14,8 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from node.api.node_client import ask_history, ask_peers, ask_rollouts, ask_status, ask_swarm
-from node.api.types import HistoryAnswer, NodeStatus, PeersAnswer, RolloutsAnswer, SwarmAnswer
+from node.api.node_client import ask_gains, ask_history, ask_peers, ask_rollouts, ask_status, ask_swarm
+from node.api.types import GainsAnswer, HistoryAnswer, NodeStatus, PeersAnswer, RolloutsAnswer, SwarmAnswer
 from node.home import Home
 from protocol.errors import TransportError, UnreachableError
 
@@ -26,6 +26,7 @@ NO_NODE = "no node answers; trying again"
 
 
 class View(StrEnum):
+    REWARDS = "rewards"
     NODE = "node"
     PEERS = "peers"
     SWARM = "swarm"
@@ -37,6 +38,7 @@ class Seen(Struct, frozen=True):
 
     status: NodeStatus
     at_seconds: float  # Unix time of ``status``, by the clock of this machine, which is also the node's
+    gains: GainsAnswer | None = None
     peers: PeersAnswer | None = None
     swarm: SwarmAnswer | None = None
     rollouts: RolloutsAnswer | None = None
@@ -50,6 +52,8 @@ def polled(home: Home, before: Seen, view: View, now_seconds: float) -> Seen:
     try:
         seen = replace(before, status=ask_status(home), at_seconds=now_seconds, away=None)
         match view:
+            case View.REWARDS:
+                return replace(seen, gains=ask_gains(home))
             case View.PEERS:
                 return replace(seen, peers=ask_peers(home))
             case View.SWARM:
@@ -73,7 +77,7 @@ class Watch:
         self.seen = first
         self._home = home
         self._clock = clock
-        self._view = View.NODE
+        self._view = View.REWARDS
         self._wake = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)

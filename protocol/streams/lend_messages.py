@@ -64,7 +64,7 @@ class LendRefusal(StrEnum):
     NOT_INVITED = "not_invited"  # neither on the list nor with the secret of an invitation that is open
     EXPIRED = "expired"  # the invitation was not used in time
     DROPPED = "dropped"  # it sent what did not hold, or the owner put it out
-    NOT_READY = "not_ready"  # no learner runs yet: ask again
+    NOT_READY = "not_ready"  # no learner runs yet, or the owner's node is paused: ask again
 
 
 FINAL_REFUSALS: Final = frozenset(set(LendRefusal) - {LendRefusal.NOT_READY})

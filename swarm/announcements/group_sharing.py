@@ -22,7 +22,8 @@ OWN_BLOBS_REMEMBERED: Final = 4096
 
 
 class GroupSharing:
-    """What is sent and received of groups is counted in the notes on each peer."""
+    """Counts own groups that were ``announced`` while a peer was connected, and those that a peer has ``fetched``, each
+    once. What each peer announced and fetched is counted in the notes on it."""
 
     def __init__(
         self,
@@ -32,22 +33,25 @@ class GroupSharing:
         *,
         pacing: SwarmPacing,
         standing: Callable[[PeerId], Standing],
+        is_connected: Callable[[], bool],
         wall_clock: Callable[[], float],
     ) -> None:
-        """``announce`` may raise ``StarlingError``, which ``share`` then raises."""
+        """``announce`` may raise ``StarlingError``, which ``share`` then raises; ``is_connected``: to any peer."""
+        self.announced = self.fetched = 0
         self._store, self._table, self._announce = store, table, announce
-        self._pacing, self._wall_clock = pacing, wall_clock
+        self._pacing, self._is_connected, self._wall_clock = pacing, is_connected, wall_clock
         self._pool = GroupPool(standing)
-        self._own_blobs: Recent[bytes, None] = Recent(OWN_BLOBS_REMEMBERED)
+        self._own_blobs: Recent[bytes, bool] = Recent(OWN_BLOBS_REMEMBERED)  # whether a peer has fetched it
 
     async def share(self, request: api.Share) -> None:
         """Announces as many of the groups as the swarm's size allows now; all of them are served."""
         for group in request.groups:
             self._store.take_over(group.blob)
-            self._own_blobs[group.blob] = None
+            self._own_blobs[group.blob] = False
         for advert in split_adverts(request.family, request.tokenizer, request.policy_version, request.groups):
             if self._pacing.may_advertise():
                 await self._announce(advert)
+                self.announced += len(advert.groups) if self._is_connected() else 0
 
     def seen(self, request: api.AskSeenGroups) -> api.SeenGroups:
         return api.SeenGroups(tuple(self._pool.after(request.after, request.limit, self._wall_clock())))
@@ -57,12 +61,14 @@ class GroupSharing:
         foreign = tuple(g for g in advert.groups if g.blob not in self._own_blobs)
         if foreign:
             fresh = RolloutAdvert(advert.family, advert.tokenizer, advert.policy_version, foreign)
-            self._table.of(peer).groups_received += self._pool.add(peer, fresh, self._wall_clock())
+            self._table.of(peer).groups_announced += self._pool.add(peer, fresh, self._wall_clock())
 
     def on_given(self, peer: PeerId, blob: bytes) -> None:
         """A blob was sent to a peer in full."""
         if blob in self._own_blobs:
-            self._table.known(peer).groups_given += 1
+            self._table.known(peer).groups_fetched += 1
+            self.fetched += not self._own_blobs[blob]
+            self._own_blobs[blob] = True
 
     def forget(self, peer: PeerId) -> None:
         self._pool.forget(peer)

@@ -49,6 +49,7 @@ _WORDS: Final = {
     LendRefusal.DROPPED: "the owner does not take this donor any more",
     LendRefusal.NOT_READY: "the owner's learner does not run yet",
 }
+PAUSED: Final = "the owner's node is paused: it uses this machine again once it trains"
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +72,7 @@ class DonorDoor:
         self._terms: LendTerms | None = None
         self._offers: dict[PeerId, _Offer] = {}
         self._greeting = 0
+        self._paused = False
         host.handle(LEND_PROTOCOL, self._on_stream)
 
     def is_donor(self, peer: PeerId) -> bool:
@@ -118,6 +120,14 @@ class DonorDoor:
         finally:
             offer.ended.set()
 
+    def set_paused(self, paused: bool) -> None:
+        """While the owner's node is paused, donors are told so. Those that wait come again to hear it; those that the
+        learner has taken are left to it until it ends."""
+        self._paused = paused
+        for offer in self._offers.values() if paused else ():
+            if not offer.taken:
+                offer.ended.set()
+
     def drop(self, peer: PeerId, because: str) -> None:
         """Refuses a donor for good. Raises ``StorageError``."""
         change_donors(self._path, lambda donors: drop(donors, peer, because))
@@ -157,8 +167,10 @@ class DonorDoor:
         except VersionError as error:
             return LendRefused(LendRefusal.VERSION, str(error)), ""
         now_seconds, found = self._wall_clock(), admit(read_donors(self._path), peer, hello.secret, self._wall_clock())
+        if isinstance(found, AdmittedDonor) and self._paused:  # before its invitation counts as used, like the next
+            return LendRefused(LendRefusal.NOT_READY, PAUSED), ""
         if isinstance(found, AdmittedDonor) and self._terms is None:
-            found = LendRefusal.NOT_READY  # before its invitation counts as used
+            found = LendRefusal.NOT_READY
         if isinstance(found, LendRefusal):
             return _refusal(found), ""
 

@@ -221,14 +221,19 @@ def why_alone(now_seconds: float, candidates: Collection[Candidate], *, dialling
         return f"no address of a peer is known: give one with --peer; {listening}"
     if dialling:
         trying = next((c.address for c in candidates if c.peer in dialling), "")
-        return f"{len(candidates)} addresses known; dialling {trying} now"
+        among = f", one of {len(candidates)} known addresses" if len(candidates) > 1 else ""
+        return f"calling {trying} now{among}"
     failed = [c for c in candidates if c.failures]
     next_seconds = max(0.0, min(c.not_before_seconds for c in candidates) - now_seconds)
     if not failed:
-        return f"{len(candidates)} addresses known, none dialled yet; next try in {next_seconds:.0f} s"
+        known = "one address is" if len(candidates) == 1 else f"{len(candidates)} addresses are"
+        return f"{known} known and not tried yet; the next try is in {next_seconds:.0f} s"
     last = max(failed, key=lambda c: (c.source is AddressSource.CONFIGURED, c.not_before_seconds))
-    tried = f"tried {len(failed)} of {len(candidates)} known addresses"
-    return f"{tried}, among them {last.address} ({last.failed_because}); next try in {next_seconds:.0f} s"
+    if len(candidates) == 1:
+        tried = "nobody answers at the only known address,"
+    else:
+        tried = f"nobody answers at {len(failed)} of {len(candidates)} known addresses, such as"
+    return f"{tried} {last.address} ({last.failed_because}); the next try is in {next_seconds:.0f} s"
 
 
 class AddressBook:

@@ -21,10 +21,10 @@ class PeerNotes:
     has_left: bool = False  # it said goodbye, and has sent no heartbeat since
     left_at_seconds: float = -math.inf  # by its own clock
     heartbeat_sequence: int = -1  # tells a later heartbeat from an earlier one, in any order of arrival
-    groups_received: int = 0
+    groups_announced: int = 0  # by the peer
     groups_used: int = 0
     groups_rejected: int = 0
-    groups_given: int = 0  # times that one of our groups was sent in full to the peer
+    groups_fetched: int = 0  # times that the peer fetched one of our groups
     conduct: Counter[str] = field(default_factory=Counter)  # what the peer did, counted by ``Conduct``
     exchanges_committed: int = 0  # of weights
     exchanges_abandoned: int = 0

@@ -57,6 +57,9 @@ class Reachability:
     also_at: tuple[str, int] | None = None  # the router's address and port at which peers reached this node
 
 
+REMEDY: Final = "To be reached: "  # what follows would help
+
+
 def judged(now_seconds: float, reports: Iterable[DialReport], own_ips: Collection[str] = ()) -> Reachability:
     """``own_ips`` are the addresses of this machine."""
     fresh = [r for r in reports if r.reached is not None and now_seconds - r.at_seconds < REPORT_SECONDS * 2]
@@ -80,12 +83,12 @@ def _too_few_in_words(yes: int, no: int) -> str:
     """Returns what is known from fewer peers than must agree."""
     match yes, no:
         case 0, 0:
-            return "no peer has tried to dial this node yet"
+            return "no peer has tried to reach this node yet"
         case 0, 1:
-            return "the one peer that tried could not dial this node"
+            return "one peer has tried to reach this node, and could not"
         case 1, 0:
-            return "the one peer that tried dialled this node"
-    return f"{yes} of {yes + no} peers that tried dialled this node, too few to be sure"
+            return "one peer has tried to reach this node, and did"
+    return f"{yes} of {yes + no} peers that tried reached this node, which is too few to be sure"
 
 
 def _router_of(reports: Iterable[DialReport], own_ips: Collection[str]) -> tuple[str, int] | None:
@@ -133,19 +136,19 @@ def in_words(reachability: Reachability, relays: int, port: int, router: str = "
     unreached = "no connected peer relays for it" if takes_places else NO_PLACES
     did = f"; {router}" if router else ""
     helps = (
-        f"To be dialled: forward TCP port {port} of your router to this machine (with IPv6, open it in the router's "
+        f"{REMEDY}forward TCP port {port} of your router to this machine (with IPv6, open it in the router's "
         "firewall) and set `swarm.listen` to that port"
     )
     match reachability.reach:
         case Reach.INTERNET:
-            return f"peers can dial this node ({reachability.because}){did}"
+            return f"peers can reach this node ({reachability.because}){did}"
         case Reach.LOCAL_NETWORK:
-            return f"peers on the local network can dial this node ({reachability.because}); no other has tried{did}"
+            return f"peers on the local network can reach this node ({reachability.because}); no other has tried{did}"
         case Reach.NOWHERE:
-            known = "no peer can dial this node"
+            known = "no peer can reach this node"
         case _:
             known = reachability.because
     if reachability.is_out_of_reach:
         return f"{known}; {through or unreached}{did}. {helps}"
     meanwhile = f"; {through}" if through else ""
-    return f"not known yet whether peers can dial this node: {known}{meanwhile}{did}"
+    return f"not known yet whether peers can reach this node: {known}{meanwhile}{did}"

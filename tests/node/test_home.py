@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from node.home import MAX_SOCKET_PATH_BYTES, Home, Lock, LockHeld, home_at, is_locked, lock_home
+from node.home import MAX_SOCKET_PATH_BYTES, Home, Lock, LockHeld, home_at, how_to_write, is_locked, lock_home
 from protocol.errors import ConfigurationError, StorageError
 
 
@@ -71,3 +72,11 @@ def test_children_inherit_the_shared_lock_only_where_they_are_handed_it(tmp_path
 
 def test_a_directory_never_used_is_not_locked(tmp_path: Path) -> None:
     assert not is_locked(Home(tmp_path / "nowhere"))
+
+
+def test_a_file_system_that_is_mounted_read_only_is_not_a_matter_of_ownership(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "chown" in how_to_write(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY | os.ST_NOSUID))
+    assert "chown" not in how_to_write(tmp_path) and "read-only" in how_to_write(tmp_path)

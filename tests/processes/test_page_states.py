@@ -207,6 +207,17 @@ def test_stop_asks_for_the_token_and_says_when_it_is_wrong(browser: WebDriver) -
         until(browser, "#told", lambda said: "stopping" in said)
 
 
+def test_the_link_of_the_owners_terminal_needs_no_token_and_leaves_none_in_the_address(browser: WebDriver) -> None:
+    with served_page("running", 3) as port:
+        browser.get(f"http://127.0.0.1:{port}/#token={TOKEN}")
+        until(browser, "header .buttons", lambda said: "Stop" in said and "Pause" in said)
+        assert TOKEN not in browser.execute_script("return location.href")
+        browser.execute_script("document.getElementById('stop').click()")
+        assert browser.execute_script("return document.getElementById('ask-token-part').hidden")
+        browser.execute_script("document.getElementById('ask-do').click()")
+        until(browser, "#told", lambda said: "stopping" in said)
+
+
 @pytest.mark.parametrize("peers", [1, 14, 200, 256])
 def test_same_peers_in_another_order_stand_in_the_same_places_inside_the_picture(
     browser: WebDriver, peers: int

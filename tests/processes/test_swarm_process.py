@@ -169,7 +169,7 @@ def test_two_processes_meet_share_and_fetch_over_real_sockets(pair: Pair) -> Non
     assert wanted[4].size > 256 * 1024
     first.client.judge(seen[0].peer, seen[0].advert.blob, api.Judgement.USED)
     (peer,) = peers_of(first, second)
-    assert (peer.groups_received - before.groups_received, peer.groups_used - before.groups_used) == (5, 1)
+    assert (peer.groups_announced - before.groups_announced, peer.groups_used - before.groups_used) == (5, 1)
 
 
 def has_seen(process: SwarmProcess, groups: int) -> bool:

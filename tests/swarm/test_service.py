@@ -57,7 +57,7 @@ def at(member: SwarmService) -> tuple[str, ...]:
 def heartbeat(name: str, **changes: object) -> Heartbeat:
     fields: dict[str, object] = {
         "name": name, "software": "starling 0", "model": "builtin:wren", "family": FAMILY, "tokenizer": TOKENIZER,
-        "round": 3, "policy_version": 3, "phase": "learning", "tokens_per_second": 10.0, "groups_shared": 1,
+        "round": 3, "policy_version": 3, "phase": "learning", "tokens_per_second": 10.0, "groups_offered": 1,
         "groups_used": 2, "tasks": (),
     }  # fmt: skip
     return Heartbeat(**{**fields, **changes})  # type: ignore[arg-type]
@@ -168,13 +168,25 @@ def test_a_shared_group_is_seen_by_all_others_and_fetched_as_it_was(tmp_path: Pa
             assert await seen(c, after=2) == []
             received = await peer(a, b)
             assert received is not None
-            assert received.groups_received == 2
+            assert received.groups_announced == 2
             given = await peer(b, a)
-            assert given is not None and given.groups_given == 2
+            assert given is not None and given.groups_fetched == 2
+            counted = await status(b)
+            assert (counted.groups_announced, counted.groups_fetched) == (2, 2)  # two peers fetched each
             (again,) = await fetch(c, [(await seen(c))[0]])  # it is here: nothing is sent
             assert again.is_here
             relayed = await peer(a, c)
-            assert relayed is not None and relayed.groups_given == 0  # it gave none of its own groups
+            assert relayed is not None and relayed.groups_fetched == 0  # it gave none of its own groups
+
+    play(story)
+
+
+def test_groups_offered_without_a_peer_are_neither_announced_to_one_nor_fetched(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Swarm(tmp_path).member("a") as a:
+            await share(a, 1, 2)
+            counted = await status(a)
+            assert (counted.groups_announced, counted.groups_fetched) == (0, 0)
 
     play(story)
 
@@ -493,14 +505,14 @@ def test_a_peer_that_says_goodbye_keeps_its_name_and_counts_as_absent_until_it_i
                 await anyio.sleep(participant.GOODBYE_SEND_SECONDS / 2)
                 left = await peer(a, b)
                 assert left is not None and left.heartbeat is not None and left.heartbeat.name == "b"
-                assert left.heartbeat_age_seconds is None and left.groups_received == 1
+                assert left.heartbeat_age_seconds is None and left.groups_announced == 1
                 assert await seen(a) == [] and a._table.heard_since(0.0) == 0
                 await anyio.sleep(5.0)
             assert swarm.events["b"] == ["ready", "connected", "left"]
             async with swarm.member("b", a, host=swarm.network.restart(b.host)) as back:  # type: ignore[arg-type]
                 await anyio.sleep(10.0)
                 here = await peer(a, back)
-                assert here is not None and here.heartbeat_age_seconds is not None and here.groups_received == 1
+                assert here is not None and here.heartbeat_age_seconds is not None and here.groups_announced == 1
 
     play(story)
 

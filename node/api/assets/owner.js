@@ -1,5 +1,5 @@
-// The buttons that change the node: pause, resume, stop. Each needs the token of HOME/api.token, which the page asks
-// for once and forgets when it is closed.
+// The buttons that change the node: pause, resume, stop. Each needs the token of HOME/api.token, which the page takes
+// from the link in the owner's terminal or asks for once, and forgets when it is closed.
 
 import { $, element, show } from "./dom.js";
 
@@ -20,11 +20,18 @@ const ACTIONS = {
 // What was asked for has come about, so that the page need not say that it is under way.
 const REACHED = { pause: (status) => status.paused, resume: (status) => !status.paused, stop: () => false };
 
-let token = null;
+let token = tokenOfLink();
 let action = null;
 let asked = null; // the last action that the node has taken on
 let home = "HOME";
 let answering = false; // this node, and no other in its place
+
+/** Takes the token out of the address, so that neither a bookmark nor a copied address has it. */
+function tokenOfLink() {
+  const found = /^#token=([\w-]+)$/.exec(location.hash);
+  if (found) history.replaceState(null, "", location.pathname);
+  return found && found[1];
+}
 
 /** Shows the buttons that fit the status. A node that cannot pause does not say whether it is paused. */
 export function showButtons(status, live) {

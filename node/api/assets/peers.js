@@ -18,8 +18,8 @@ const COLUMNS = [
   ["family", (peer) => peer.heartbeat?.family.slice(0, 8) ?? "–", ""],
   ["round", (peer) => number(peer.heartbeat?.round), "number"],
   ["link", (peer) => element("span", { class: peer.connected ? "good" : null }, link(peer)), ""],
-  ["used", (peer) => `${number(peer.groups_used)} of ${number(peer.groups_received)}`, "number"],
-  ["given", (peer) => number(peer.groups_given), "number"],
+  ["used", (peer) => `${number(peer.groups_used)} of ${number(peer.groups_announced)}`, "number"],
+  ["fetched", (peer) => number(peer.groups_fetched), "number"],
   ["why not used", (peer) => reasons(peer), ""],
   ["reputation", (peer) => reputation(peer), "number"],
 ];

@@ -18,7 +18,7 @@ export function rollouts(answer) {
     [
       ["own groups generated", (round) => round.generated],
       ["informative ones among them", (round) => round.informative],
-      ["shared with peers", (round) => round.shared],
+      ["offered to peers", (round) => round.offered],
       ["fetched from peers", (round) => round.fetched],
       ["used for the first time", (round) => round.used],
       ["used again", (round) => round.replayed],
@@ -34,6 +34,9 @@ export function rollouts(answer) {
           ],
           rows,
         );
+  const nothingUnused = sum((round) => round.fetched)
+    ? "Every group fetched from peers was used."
+    : "No group of a peer was fetched.";
   const seen = [...answer.groups].reverse().slice(0, GROUPS_SHOWN);
   const groups = table(
     [
@@ -51,9 +54,9 @@ export function rollouts(answer) {
       card("Flow", flow),
       card(
         "Groups of peers, newest first",
-        seen.length ? groups : element("p", { class: "aside" }, "None received yet."),
+        seen.length ? groups : element("p", { class: "aside" }, "None fetched yet."),
       ),
-      card("Why groups of peers were not used", why(answer.not_used, "All groups received were used.")),
+      card("Why groups of peers were not used", why(answer.not_used, nothingUnused)),
       card("Why announcements were rejected", why(answer.announcements_not_taken, "No announcement was rejected.")),
     ),
   ];

@@ -86,7 +86,7 @@ export function figures(status) {
     Others: [
       row("peers", number(swarm?.connected_peers), "connected"),
       row("groups learnt from", number(round?.foreign_groups_used_total), "of peers"),
-      row("groups shared", number(round?.groups_shared_total)),
+      row("groups offered", number(round?.groups_offered_total)),
       row(
         "weights averaged",
         averaged ? times(averaged.outer_steps) : "never",
@@ -293,4 +293,4 @@ export function swarm(answer) {
 }
 
 export const swarmCount = (answer) =>
-  `${counted(answer.nodes, "node")}, ${number(answer.tokens_per_second)} tokens/s, ${number(answer.groups_shared)} groups shared`;
+  `${counted(answer.nodes, "node")}, ${number(answer.tokens_per_second)} tokens/s, ${number(answer.groups_offered)} groups offered`;

@@ -73,12 +73,10 @@ def _show(answer: PauseAnswer, as_json: bool) -> None:
 
 
 def _lines(paused: Paused | None) -> Iterator[str]:
-    from node.api.answers import ASKED_BY_OWNER, paused_line
+    from node.api.answers import paused_sentence
 
     if paused is None:
         yield "The node trains: its learner loads, and continues from its last checkpoint."
         return
-    line = paused_line(paused, time.time())
-    yield f"The node is {line}. Peers stay connected. `starling status` shows when the learner has ended."
-    if paused.because != ASKED_BY_OWNER:
-        yield "To train all the same: starling resume --for 2h"
+    yield paused_sentence(paused, time.time())
+    yield "`starling status` shows when the learner has ended."

@@ -64,7 +64,7 @@ def _report(place: Home, html: Path | None, as_json: bool) -> None:
     if html is not None:
         from node.report.html import report_page
 
-        _write(html, report_page(facts, name=place.path.name))
+        _write(html, report_page(facts, name=_node_name(place)))
     print_answer(facts, as_json, lambda: report_lines(facts))
 
 
@@ -72,7 +72,7 @@ def _compare(first: Home, second: Home, html: Path | None, as_json: bool) -> Non
     from node.report.comparison import compare, comparison_lines
     from node.report.facts import run_facts
 
-    comparison = compare(run_facts(first.metrics), run_facts(second.metrics), distinct_names(first.path, second.path))
+    comparison = compare(run_facts(first.metrics), run_facts(second.metrics), distinct_names(first, second))
     if html is not None:
         from node.report.comparison_page import comparison_page
 
@@ -80,9 +80,23 @@ def _compare(first: Home, second: Home, html: Path | None, as_json: bool) -> Non
     print_answer(comparison, as_json, lambda: comparison_lines(comparison))
 
 
-def distinct_names(first: Path, second: Path) -> tuple[str, str]:
-    """Returns a short name for each of two folders: the last part of its path, or all of it where those are equal."""
-    return (first.name, second.name) if first.name != second.name else (str(first), str(second))
+def distinct_names(first: Home, second: Home) -> tuple[str, str]:
+    """Returns the names of the nodes of two runs; where these are equal the last parts of the folders' paths, or all of
+    these."""
+    choices = (
+        (_node_name(first), _node_name(second)),
+        (first.path.name, second.path.name),
+        (str(first.path), str(second.path)),
+    )
+    return next((each for each in choices if each[0] != each[1]), choices[-1])
+
+
+def _node_name(place: Home) -> str:
+    """Returns what the node calls itself, by its newest checkpoint; without one, the name of its folder."""
+    from node.configuration import remembered_run
+
+    run = remembered_run(place.path)
+    return str(run.value("name") or place.path.name) if run is not None else place.path.name
 
 
 def _write(path: Path, page: str) -> None:

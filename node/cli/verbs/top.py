@@ -1,4 +1,4 @@
-"""``starling top``: the node, its peers, the swarm and its rollouts, live in the terminal."""
+"""``starling top``: rewards, the node, its peers, the swarm and its rollouts, live in the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ NO_TERMINAL = "starling: top needs a terminal; without one, use starling status 
 
 
 def top(home: HomeOption = None) -> None:
-    """Watch a running node: what it does, its peers, the swarm, why rollouts were not used. Keys: 1 to 4, ?, q.
+    """Watch a running node: what it learnt and from whom, what it does, its peers, the swarm, why rollouts were not
+    used. Keys: 1 to 5, ?, q.
 
     Example: starling top --home /data/node
 

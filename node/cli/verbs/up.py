@@ -18,6 +18,8 @@ from node.cli.options import (
     SetOption,
     assignments,
     home_of,
+    print_answer,
+    set_compute_defaults,
     shown_width,
 )
 from node.home import Home
@@ -26,6 +28,7 @@ from swarm.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from node.doctor.before_start import StartCheck
+    from node.doctor.findings import Finding
     from node.supervision.outcome import RunOutcome
 
 T = TypeVar("T")
@@ -72,6 +75,13 @@ DetachOption = Annotated[
         "--detach", help="Run in the background: return once the node is ready, or say why it could not start."
     ),
 ]
+DryRunOption = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Sample and judge a few answers to each task, say which would teach and what to do, and start nothing.",
+    ),
+]
 UntilInputEndsOption = Annotated[
     bool, typer.Option("--until-input-ends", help="Stop when standard input ends, for programs that start nodes.")
 ]
@@ -91,6 +101,7 @@ def up(
     sets: SetOption = None,
     as_json: JsonEventsOption = False,
     detach: DetachOption = False,
+    dry_run: DryRunOption = False,
     until_input_ends: UntilInputEndsOption = False,
 ) -> None:
     """Start a node: it trains, finds peers, shares rollouts with them, and continues from its last checkpoint.
@@ -119,11 +130,17 @@ def up(
 
     starling up --detach
 
+    starling up --model ./my-model --set tasks.jsonl=questions.jsonl --dry-run
+
     starling up --join invite.txt --listen /ip4/0.0.0.0/tcp/4001
     """
     from node.checkpoints.choice import named_checkpoint
     from node.doctor.before_start import check_start
 
+    if dry_run and (detach or from_peers or until_input_ends):
+        raise typer.BadParameter(
+            "it starts nothing: leave --detach, --from-peers and --until-input-ends out", param_hint="--dry-run"
+        )
     where = home_of(home)
     resumed = None if resume is None else named_checkpoint(where.checkpoints, resume, "--resume")
     given = flags_of({"policy.model": model, "name": name, "swarm.peers": peer, "swarm.listen": listen})
@@ -132,6 +149,9 @@ def up(
     flags = assignments(sets) | given | ({"checkpoint.from_peers": "true"} if from_peers else {})
     checked = check_start(where, os.environ, flags, options, resumed)
     invite = accepted_invite(join, checked, options, as_json=as_json)
+    if dry_run:
+        _dry_run(where, checked, resumed, as_json=as_json)
+        return
     if detach:
         raise typer.Exit(_detached(where, as_json=as_json, until_input_ends=until_input_ends))
     code = _in_the_foreground(where, checked, invite, resumed, as_json=as_json, until_input_ends=until_input_ends)
@@ -193,13 +213,37 @@ def _in_the_foreground(
 
     config = with_whole_paths(checked.resolved.config, Path.cwd())
     log = node_log(home)
-    with queued_standard_error(log.append), observer_for(as_json=as_json) as shown:
+    with queued_standard_error(log.append), observer_for(home.api_token, as_json=as_json) as shown:
         observer = LoggedObserver(shown, log)
         for each in checked.warnings:
-            observer.on_note(f"Warning, {each.check}: {each.message}. To do: {each.remedy}.")
+            observer.on_note(warning_line(each))
         outcome = run_node(home, config, observer, until_input_ends=until_input_ends, invite=invite, resumed=resumed)
         observer.on_outcome(outcome)
     return outcome.exit_code
+
+
+def warning_line(found: Finding) -> str:
+    return f"Warning, {found.check}: {found.message}. To do: {found.remedy}."
+
+
+def _dry_run(home: Home, checked: StartCheck, resumed: Path | None, *, as_json: bool) -> None:
+    """Shows what the model would answer at a start with these settings."""
+    from node.cli.shown_steps import shown_steps
+    from node.compute_environment import importing_libraries, thread_limit
+    from node.configuration import with_whole_paths
+    from node.trying.dry_run_result import dry_run_lines
+
+    config = with_whole_paths(checked.resolved.config, Path.cwd())
+    set_compute_defaults()
+    os.environ.update(thread_limit(config.machine.threads(os.cpu_count() or 1), os.environ))
+    for each in checked.warnings:
+        typer.echo(warning_line(each), err=True)
+    with shown_steps() as progress:
+        progress.step("importing libraries")
+        with importing_libraries():
+            from node.trying.dry_run import dry_run
+        found = dry_run(home, config, resumed, progress.step)
+    print_answer(found, as_json, lambda: dry_run_lines(found))
 
 
 def _detached(home: Home, *, as_json: bool, until_input_ends: bool) -> int:

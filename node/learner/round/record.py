@@ -60,7 +60,7 @@ class RoundRecord:
     foreign_completions: int = 0  # trained on
     bytes_fetched: int = 0
     completions_by_task: dict[str, int] = field(default_factory=dict)  # of own groups, as allocated
-    groups_shared: int = 0
+    groups_offered: int = 0
     scoring_failures: int = 0
     scoring_fault: str | None = None  # the first of them, for people
     alone_because: str | None = None
@@ -122,7 +122,7 @@ class RoundRecord:
         """Counts the round in the learner's state; ``rewards_by_task`` are those by which its success is known."""
         state.round += 1
         state.tokens_generated += self.tokens_generated
-        state.groups_shared += self.groups_shared
+        state.groups_shared += self.groups_offered
         state.foreign_groups_used += self.foreign.used
         state.foreign_completions += self.foreign_completions
         state.bytes_fetched += self.bytes_fetched

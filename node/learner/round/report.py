@@ -120,7 +120,7 @@ def round_done(
         foreign_groups_used=record.foreign.used,
         foreign_groups_replayed=record.foreign.replayed,
         foreign_rejected=record.foreign.not_used(),
-        groups_shared_total=state.groups_shared,
+        groups_offered_total=state.groups_shared,
         foreign_groups_used_total=state.foreign_groups_used,
         tokens_generated_total=state.tokens_generated,
         tokens_trained=round(objective.tokens),
@@ -161,7 +161,7 @@ def heartbeat(config: Config, policy: Policy, state: LearnerState, phase: str, t
         policy_version=state.policy_version,
         phase=phase,
         tokens_per_second=tokens_per_second,
-        groups_shared=state.groups_shared,
+        groups_offered=state.groups_shared,
         groups_used=state.foreign_groups_used,
         tasks=state.success.announced(),
     )

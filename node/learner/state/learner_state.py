@@ -20,7 +20,7 @@ class LearnerState:
     round: int = 0  # rounds done
     policy_version: int = 0
     tokens_generated: int = 0
-    groups_shared: int = 0
+    groups_shared: int = 0  # offered to peers; checkpoints have it under this name
     foreign_groups_used: int = 0
     foreign_completions: int = 0  # trained on, each as often as it was
     bytes_fetched: int = 0

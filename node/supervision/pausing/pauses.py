@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from node.api.answers import paused_line
+from node.api.answers import paused_line, paused_sentence
 from node.api.types import Paused
 from node.events import PAUSE_LINE, CheckpointSaved, Event, LearnerReady, LearnerStart, RoundDone, Stopped
 from node.supervision import restarts
@@ -79,10 +79,8 @@ class LearnerPauses:
             self._over.clear()
         if before.run or not self._told or before.cause != decision.cause:
             self._told = True
-            line = self._line()
-            is_order = decision.cause == "owner"
-            hint = "`starling resume` ends it" if is_order else "Now all the same: `starling resume --for 2h`"
-            self._note(f"{line[0].upper()}{line[1:]}. {hint}.")
+            assert self.paused is not None
+            self._note(paused_sentence(self.paused, self._clock()))
         if learner is not None and learner.pid is not None:
             self._end(learner, at_once=at_once)
 

@@ -8,7 +8,7 @@ count.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from node.events import RoundDone
@@ -46,7 +46,16 @@ def nothing_learnt(rounds: Iterable[RoundDone]) -> str:
     for done in rounds:
         for task, reward in done.reward_by_task.items():
             rewards.setdefault(task, []).append(reward)
-    means = {task: sum(of_task) / len(of_task) for task, of_task in rewards.items()}
+    why, remedies = why_equal({task: sum(of_task) / len(of_task) for task, of_task in rewards.items()})
+    return (
+        f"no step was taken in the last {ROUNDS} rounds, because {why}: only answers that earn different rewards "
+        f"teach. To do: {remedies}. `starling status` and the page show answers"
+    )
+
+
+def why_equal(means: Mapping[str, float]) -> tuple[str, str]:
+    """Returns why questions of these tasks teach nothing, by the mean reward of their answers, which are equal to each
+    question, and what to do; in words. ``means`` is not empty."""
     wrong = [task for task, mean in means.items() if mean <= WRONG]
     right = [task for task, mean in means.items() if mean >= RIGHT]
     other = [task for task in means if task not in wrong and task not in right]
@@ -64,10 +73,7 @@ def nothing_learnt(rounds: Iterable[RoundDone]) -> str:
     if other:
         why.append(f"all answers to one question of {_named(other)} earned the same")
         remedies.append("sample more answers to a question (learner.completions)")
-    return (
-        f"no step was taken in the last {ROUNDS} rounds, because {', and '.join(why)}: only answers that earn "
-        f"different rewards teach. To do: {'. And '.join(remedies)}. `starling status` and the page show answers"
-    )
+    return ", and ".join(why), ". And ".join(remedies)
 
 
 def _named(tasks: list[str]) -> str:

@@ -120,7 +120,7 @@ class _Service:
         notes = self._service._table.known(sender)
         age_seconds = 0.0 if notes.heartbeat is not None else None
         return api.PeerStatus(
-            sender, True, (), 0.01, notes.heartbeat, age_seconds, notes.groups_received, 0, 0, 0.5, None,
+            sender, True, (), 0.01, notes.heartbeat, age_seconds, notes.groups_announced, 0, 0, 0.5, None,
             notes.clock_offset_seconds,
         )  # fmt: skip
 

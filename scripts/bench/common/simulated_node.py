@@ -116,8 +116,8 @@ class SimulatedNode:
             foreign_groups_replayed=1,
             foreign_fetched=used + 2,
             foreign_rejected=rejected,
-            groups_shared=9,
-            groups_shared_total=9 * number,
+            groups_offered=9,
+            groups_offered_total=9 * number,
             foreign_groups_used_total=used + (before.foreign_groups_used_total if before else 0),
             tokens_generated=generated,
             tokens_generated_total=generated + (before.tokens_generated_total if before else 0),
@@ -243,7 +243,7 @@ class SimulatedNode:
             policy_version=rounds,
             phase=("generate", "learn", "collect")[index % 3],
             tokens_per_second=chance.uniform(90, 2400),
-            groups_shared=chance.randrange(4000),
+            groups_offered=chance.randrange(4000),
             groups_used=chance.randrange(1500),
             tasks=tuple(TaskSuccess(task=task, samples=640, success=chance.uniform(0.3, 0.95)) for task in TASKS),
         )
@@ -257,7 +257,7 @@ class SimulatedNode:
             round_trip_seconds=chance.uniform(0.004, 0.19) if _connected(index) else None,
             heartbeat=beat,
             heartbeat_age_seconds=chance.uniform(0, 15),
-            groups_received=sum(outcomes.values()) + 3,
+            groups_announced=sum(outcomes.values()) + 3,
             groups_used=outcomes.get("used", 0),
             groups_rejected=false,
             reputation=max(0.0, 0.98 - 0.25 * false - 0.01 * (index % 7)),
@@ -266,7 +266,7 @@ class SimulatedNode:
             exchanges_committed=23 if index == 0 else 0,
             exchanges_abandoned=2 if index == 0 else 0,
             last_exchange=exchange if index == 0 else None,
-            groups_given=chance.randrange(900),
+            groups_fetched=chance.randrange(900),
         )
 
 

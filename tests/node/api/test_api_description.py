@@ -298,7 +298,7 @@ def test_the_swarm_counts_peers_and_each_peer_has_its_outcomes_and_conduct(serve
     swarm = msgspec.json.decode(served.get("/api/v1/swarm")[2], type=SwarmAnswer)
     assert (swarm.nodes, swarm.banned, swarm.silent) == (2, 1, 0)
     bob, eve = msgspec.json.decode(served.get("/api/v1/peers")[2], type=PeersAnswer).peers
-    assert bob.outcomes == {"used": 3, "false_reward": 1} and bob.groups_given == 5 and bob.conduct["used"] == 3
+    assert bob.outcomes == {"used": 3, "false_reward": 1} and bob.groups_fetched == 5 and bob.conduct["used"] == 3
     assert bob.last_exchange is not None and "\\x1b" in bob.last_exchange.because
     assert eve.banned_because is not None and "lies" in eve.banned_because
 

@@ -82,7 +82,7 @@ def test_models_and_tasks_are_weighted_by_samples_and_this_node_counts_too() -> 
     assert add.success == pytest.approx((0.5 * 100 + 0.8 * 300 + 0.2 * 100) / 500)
     assert (add.success_least, add.success_most, add.best_name, add.best_model) == (0.2, 0.8, "bob", "wren")
     assert (sort.task, sort.nodes) == ("sort", 1)
-    assert answer.tokens_per_second == 240.0 and answer.groups_shared == 17
+    assert answer.tokens_per_second == 240.0 and answer.groups_offered == 17
     assert answer.software == {SOFTWARE: 3} and answer.phases == {"learning": 2, "training": 1}
     assert answer.families == {WREN.hex(): 2, ROBIN.hex(): 1}
 
@@ -155,7 +155,7 @@ beats = st.builds(
     name=text, software=text, model=text, family=st.binary(min_size=16, max_size=16),
     tokenizer=st.binary(min_size=16, max_size=16), round=st.integers(0, 2**63 - 1),
     policy_version=st.integers(0, 2**63 - 1), phase=text, tokens_per_second=st.floats(0.0, 1e12),
-    groups_shared=st.integers(0, 2**63 - 1), groups_used=st.integers(0, 2**63 - 1),
+    groups_offered=st.integers(0, 2**63 - 1), groups_used=st.integers(0, 2**63 - 1),
     tasks=st.lists(
         st.builds(TaskSuccess, task=text, success=st.floats(0.0, 1.0), samples=st.integers(0, 2**63 - 1)), max_size=5
     ).map(tuple),

@@ -34,6 +34,18 @@ def qwen(tmp_path: Path) -> str:
     return str(folder)
 
 
+def test_a_plan_is_not_explained_by_the_checkpoint_of_another_model(
+    starling: Starling, qwen: str, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "node" / "checkpoints" / "round-000001"
+    checkpoint.mkdir(parents=True)
+    for model, rank in (("builtin:wren", 0), (qwen, 8)):
+        trained = {"model": model, "adapter_rank": 8}
+        (checkpoint / "config.json").write_text(json.dumps({"policy": trained}))
+        _, shown, _ = starling("fit", qwen, "--memory", "64GB", "--home", str(tmp_path / "node"), "--json")
+        assert json.loads(shown)["settings"]["adapter_rank"] == rank
+
+
 def test_a_model_that_fits_is_shown_with_its_choice_parts_and_alternatives(starling: Starling, qwen: str) -> None:
     code, shown, _ = starling("fit", qwen, "--memory", "64GB")
     assert code == ExitCode.DONE

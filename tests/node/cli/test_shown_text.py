@@ -85,9 +85,9 @@ def test_a_hostile_peer_name_is_no_markup_in_the_panel() -> None:
 
 
 def test_a_node_alone_shows_why_and_how_to_add_a_peer_reachable_address_first() -> None:
-    first, second, third = wording.alone_lines(swarm_status("nobody answered; next try in 4 s")).splitlines()
+    first, second = wording.alone_lines(swarm_status("nobody answered; next try in 4 s")).splitlines()
     assert "nobody answered; next try in 4 s" in first
-    assert second.endswith("starling up --peer /ip4/192.0.2.7/tcp/1/p2p/12D3KooWx") and "127.0.0.1" in third
+    assert second.endswith("starling up --peer /ip4/192.0.2.7/tcp/1/p2p/12D3KooWx")
     assert wording.alone_lines(swarm_status(None)) == ""
 
 

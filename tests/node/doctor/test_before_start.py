@@ -322,11 +322,11 @@ def test_port_that_is_taken_is_told_as_out_of_reach_unless_more_is_wrong(tmp_pat
 
 
 def test_missing_room_for_the_next_checkpoint_is_a_warning_that_says_how_much_is_needed(tmp_path: Path) -> None:
-    found = judge_room(DiskFacts(tmp_path, 3_000_000, True, 6_400_000, is_estimate=True))
+    found = judge_room(DiskFacts(tmp_path, 3_000_000, None, 6_400_000, is_estimate=True))
     assert found.severity is Severity.WARNING
     assert "3.0 MB free" in found.message and "about 6.4 MB" in found.message
-    assert judge_room(DiskFacts(tmp_path, 6_400_000, True, 6_400_000, is_estimate=False)).severity is Severity.OK
-    assert judge_room(DiskFacts(tmp_path, 0, True, 0, is_estimate=True)).severity is Severity.OK
+    assert judge_room(DiskFacts(tmp_path, 6_400_000, None, 6_400_000, is_estimate=False)).severity is Severity.OK
+    assert judge_room(DiskFacts(tmp_path, 0, None, 0, is_estimate=True)).severity is Severity.OK
 
 
 def test_first_checkpoint_is_estimated_for_a_folder_and_unknown_for_the_hub() -> None:

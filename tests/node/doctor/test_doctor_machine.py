@@ -170,8 +170,8 @@ def test_available_memory_is_read_in_bytes_where_the_system_reports_it() -> None
     assert available_memory_bytes("MemTotal:  9 kB\n") is None
 
 
-def disk(free: int, *, writable: bool = True, blobs: int = 0, checkpoint: int = 0) -> Finding:
-    facts = DiskFacts(Path("/data"), free, writable, checkpoint, is_estimate=False)
+def disk(free: int, *, to_write: str | None = None, blobs: int = 0, checkpoint: int = 0) -> Finding:
+    facts = DiskFacts(Path("/data"), free, to_write, checkpoint, is_estimate=False)
     return judge_disk(facts, blob_bytes=blobs, store_bytes=2 * 10**9, checkpoints_kept=2, log_bytes=10**8)
 
 
@@ -182,12 +182,12 @@ def test_disk_space_is_held_against_store_checkpoints_and_logs() -> None:
     with_remedy(disk(3 * 10**9, checkpoint=10**9), WARNING, "5.1 GB", "swarm.store_bytes")
     with_remedy(disk(10**8), ERROR, "--home")
     with_remedy(disk(3 * 10**9, checkpoint=2 * 10**9), ERROR)  # the next checkpoint fits, the one after does not
-    with_remedy(disk(10**12, writable=False), ERROR, "/data", "chown")
+    with_remedy(disk(10**12, to_write="another one"), ERROR, "/data", "another one")
 
 
 def test_disk_facts_are_of_the_nearest_directory_that_exists(tmp_path: Path) -> None:
     facts = disk_facts(Home(tmp_path / "not" / "yet"), Config(policy=PolicySection(model="owner/name")))
-    assert facts.free_bytes > 0 and facts.writable and facts.checkpoint_bytes == 0 and facts.is_estimate
+    assert facts.free_bytes > 0 and facts.to_write is None and facts.checkpoint_bytes == 0 and facts.is_estimate
 
 
 def test_the_newest_checkpoint_says_what_the_next_one_takes(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_node_without_a_swarm_process_trains_alone_and_says_why() -> None:
     rounds = [node.round() for _ in range(3)]
     assert [r.round for r in rounds] == [1, 2, 3]
     assert all(r.alone_because == NO_SWARM_PROCESS for r in rounds)
-    assert all(r.own_groups == 4 and r.foreign_groups_used == 0 and r.groups_shared == 0 for r in rounds)
+    assert all(r.own_groups == 4 and r.foreign_groups_used == 0 and r.groups_offered == 0 for r in rounds)
     assert rounds[-1].tokens_generated_total == sum(r.tokens_generated for r in rounds) > 0
     assert any(not torch.equal(before[n], p) for n, p in node.policy.trainable().items())
     assert rounds[-1].policy_version == sum(r.loss is not None for r in rounds)
@@ -90,15 +90,15 @@ def test_rounds_that_follow_each_other_at_once_share_no_more_than_peers_accept(s
     node = Node("ann", swarm.member("ann"), learner=LearnerSection(own_groups=8, completions=8))
     done = [node.learner.round() for _ in range(3)]  # no time passes
     node.intake.settle(WAIT_SECONDS)
-    assert done[0].groups_shared > 0
-    assert [r.groups_shared for r in done[1:]] == [0, 0]
-    assert node.round().groups_shared > 0
+    assert done[0].groups_offered > 0
+    assert [r.groups_offered for r in done[1:]] == [0, 0]
+    assert node.round().groups_offered > 0
 
 
 def test_shared_group_holds_what_was_generated(swarm: MemorySwarm) -> None:
     node = Node("ann", swarm.member("ann"), learner=LearnerSection(own_groups=8, completions=8))
     done = node.round()
-    assert len(swarm.board) == done.groups_shared > 0
+    assert len(swarm.board) == done.groups_offered > 0
     for seen in swarm.board:
         content = (swarm.folder / seen.advert.blob.hex()).read_bytes()
         assert blob_id(content) == seen.advert.blob

@@ -43,8 +43,8 @@ def done(number: int, reward: float, **changes: object) -> RoundDone:
         success_by_task={"add": reward},
         foreign_groups_used=2,
         foreign_rejected={"late": 1},
-        groups_shared=4,
-        groups_shared_total=4 * number,
+        groups_offered=4,
+        groups_offered_total=4 * number,
         foreign_groups_used_total=2 * number,
         tokens_generated_total=100 * number,
         bytes_fetched=1000,
@@ -88,7 +88,7 @@ def test_totals_run_over_every_start_and_over_both_halves_of_the_log(recorded: C
     assert (facts.starts, facts.rounds, facts.tokens_generated, facts.ended_because) == (2, 20, 2000, "rounds")
     smoothed = 0.1 + 0.8 * (1 - 0.9**10) / (1 - 0.9**20)  # a round counts 0.9 of the next
     assert facts.first_reward == {"add": pytest.approx(0.1)} and facts.last_reward == {"add": pytest.approx(smoothed)}
-    assert (facts.sharing.used, facts.sharing.shared, facts.sharing.bytes_per_foreign_completion) == (40, 80, 100.0)
+    assert (facts.sharing.used, facts.sharing.offered, facts.sharing.bytes_per_foreign_completion) == (40, 80, 100.0)
     assert [(why.reason, why.count) for why in facts.sharing.not_used] == [("late", 20)]
     assert (facts.traffic.sent_bytes, facts.traffic.received_bytes) == (750, 7500)  # totals began anew at the second
     (line,) = [line for line in report_lines(facts) if line.startswith("reward")]

@@ -9,8 +9,10 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
+from node.checkpoints.checkpoint_files import CONFIG
 from node.cli.main import app
 from node.cli.verbs.report import distinct_names
+from node.home import Home
 from protocol.errors import ConfigurationError
 from tests.factories import round_done
 
@@ -51,6 +53,15 @@ def test_three_directories_one_beside_home_and_one_that_is_not_there_are_refused
     assert "no data directory" in str(ran(one, tmp_path / "none").exception)
 
 
+def test_runs_have_the_names_of_their_nodes(tmp_path: Path) -> None:
+    for folder, name in (("a", "ann"), ("b", "bob")):
+        checkpoint = tmp_path / folder / "checkpoints" / "round-000007"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / CONFIG).write_text(json.dumps({"name": name, "policy": {"model": "builtin:wren"}}))
+    assert distinct_names(Home(tmp_path / "a"), Home(tmp_path / "b")) == ("ann", "bob")
+    assert distinct_names(Home(tmp_path / "a"), Home(tmp_path / "a")) == (str(tmp_path / "a"),) * 2
+
+
 @pytest.mark.parametrize(
     ("first", "second", "names"),
     [("/a/x", "/b/y", ("x", "y")), ("/a/home", "/b/home", ("/a/home", "/b/home"))],
@@ -58,4 +69,4 @@ def test_three_directories_one_beside_home_and_one_that_is_not_there_are_refused
 def test_runs_of_equal_folder_names_are_told_apart_by_their_paths(
     first: str, second: str, names: tuple[str, str]
 ) -> None:
-    assert distinct_names(Path(first), Path(second)) == names
+    assert distinct_names(Home(Path(first)), Home(Path(second))) == names

@@ -24,7 +24,7 @@ def test_a_load_that_changes_every_second_is_told_once_and_shown_as_it_is_now() 
     pauses = paused_since(notes)
     for percent in (40, 60, 50):
         pauses.follow(busy(percent), None)
-    assert len(notes) == 1 and notes[0].startswith("Paused: other programs use 40% of the processor. Now all the same")
+    assert len(notes) == 1 and "40% of the processor" in notes[0]
     assert pauses.paused is not None and "50%" in pauses.paused.because and "50%" in pauses.doing(None)
 
 
@@ -34,7 +34,7 @@ def test_another_reason_is_told_and_the_pause_began_when_it_began() -> None:
     pauses.follow(busy(40), None)
     since = pauses.paused.since if pauses.paused is not None else None
     pauses.follow(PauseDecision(False, "asked by its owner", None, "owner"), None)
-    assert "`starling resume` ends it" in notes[-1] and pauses.paused is not None and pauses.paused.since == since
+    assert "`starling resume`" in notes[-1] and pauses.paused is not None and pauses.paused.since == since
     pauses.follow(TRAINS, None)
     assert notes[-1] == "Training again." and pauses.paused is None and pauses.doing(None) == ""
     pauses.follow(TRAINS, None)

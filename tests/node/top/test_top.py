@@ -20,8 +20,10 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable
 
 from node.api.event_feed import EventFeed
+from node.api.gains_words import changed
 from node.api.node_client import ask_status
-from node.api.reasons import words_for
+from node.api.reasons import nothing_unused, words_for
+from node.api.rollout_history import RolloutHistory
 from node.api.server import served
 from node.api.swarm_summary import swarm_answer
 from node.api.types import PeersAnswer, PeerView
@@ -31,6 +33,7 @@ from node.home import Home
 from node.top import watch
 from node.top.node_view import node_lines
 from node.top.peers_view import columns, ordered, peer_detail_lines
+from node.top.rewards_view import rewards_lines
 from node.top.rollouts_view import rollouts_lines
 from node.top.swarm_view import swarm_lines
 from node.top.terminal_app import HELP, Top
@@ -38,11 +41,17 @@ from node.top.text import Column, Line, Span, bars, fitted, resampled, table, wi
 from node.top.watch import NO_NODE, Seen, View, Watch, polled
 from scripts.bench.common.simulated_node import TASKS, SimulatedNode
 from scripts.page_answers import donors_of
+from scripts.page_answers import gains as page_gains
 from swarm.api import ReachStatus
+from tests.factories import round_done
 from tests.hang_guard import HANG_SECONDS
 
 NOW = 1_800_000_000.0
-PEERS_HEAD, GROUPS_HEAD = "reputation", "± "  # which only the table of peers, only the table of groups have
+REWARDS_HEAD, PEERS_HEAD, GROUPS_HEAD = (
+    "by what they taught",
+    "reputation",
+    "± ",
+)  # which only the table of peers, only the table of groups have
 WHY_HEAD = "why not used"
 NO_PEER = "starling up"  # where others find the address to join by
 HELP_END = HELP.strip().splitlines()[-1]
@@ -86,6 +95,7 @@ async def watched(home: Home, node: SimulatedNode) -> AsyncIterator[Pilot[None]]
 
 async def test_the_node_view_shows_at_80_by_24_all_that_is_known_of_a_node_without_scrolling(home: Home) -> None:
     async with watched(home, SimulatedNode(NOW)) as pilot:
+        await pilot.press("2")
         facts = (
             "Reward by task",
             "training",
@@ -114,7 +124,8 @@ async def test_the_node_view_shows_at_80_by_24_all_that_is_known_of_a_node_witho
 
 async def test_keys_lead_through_the_views_and_back(home: Home) -> None:
     async with watched(home, SimulatedNode(NOW)) as pilot:
-        await pilot.press("2")
+        await shown(pilot, REWARDS_HEAD)
+        await pilot.press("3")
         await shown(pilot, PEERS_HEAD, "wren", " ms")
         await pilot.press("tab")
         await shown(pilot, "12 nodes", "1 banned", *TASKS, "ours: Qwen/Qwen3-0.6B")
@@ -123,10 +134,10 @@ async def test_keys_lead_through_the_views_and_back(home: Home) -> None:
         await pilot.press("pagedown")
         await shown(pilot, GROUPS_HEAD, "used: ")
         await pilot.press("tab")
-        await shown(pilot, "Reward by task")
+        await shown(pilot, REWARDS_HEAD)
         await pilot.press("left")
         await shown(pilot, GROUPS_HEAD)  # scrolled as it was left
-        await pilot.press("shift+tab", "3")
+        await pilot.press("shift+tab", "4")
         await shown(pilot, "12 nodes")
 
 
@@ -135,12 +146,12 @@ async def test_help_covers_the_view_until_a_key_which_does_nothing_else(home: Ho
         await pilot.press("question_mark")
         await shown(pilot, HELP_END)
         await pilot.press("3")
-        screen = await shown(pilot, "Reward by task")
+        screen = await shown(pilot, REWARDS_HEAD)
         assert HELP_END not in screen
         await pilot.press("question_mark")
         await shown(pilot, HELP_END)
         await pilot.press("q")
-        await shown(pilot, "Reward by task")
+        await shown(pilot, REWARDS_HEAD)
         assert pilot.app.is_running
 
 
@@ -153,7 +164,7 @@ async def test_it_quits_also_over_the_help_and_while_the_node_never_answers(home
         silent.listen()
         top = Top(Watch(home, Seen(node.status(), NOW), lambda: NOW))
         async with top.run_test(size=(80, 24)) as pilot:
-            await pilot.press("4")
+            await pilot.press("5")
             await shown(pilot, "…")
             await pilot.press("question_mark")
             await shown(pilot, HELP_END)
@@ -173,6 +184,7 @@ async def test_a_node_that_stops_is_shown_as_away_and_its_return_is_seen(
         await server.enter_async_context(served(node, EventFeed(), home.supervisor_socket))
         top = Top(Watch(home, Seen(node.status(), NOW), lambda: NOW))
         pilot = await stack.enter_async_context(top.run_test(size=(80, 24)))
+        await pilot.press("2")
         await shown(pilot, "Reward by task")
         await server.aclose()
         screen = await shown(pilot, NO_NODE)
@@ -195,7 +207,7 @@ async def test_what_a_stranger_calls_itself_is_shown_as_text_and_obeyed_nowhere(
     node.change(fault=fault)
     async with watched(home, node) as pilot:
         escaped = "[red]\\x1b[2J[/]\\x0a[@click"
-        for key, marks in (("1", (escaped,)), ("2", ("[red]\\x1b[2J", escaped)), ("3", ("[red]",)), ("4", ("own",))):
+        for key, marks in (("2", (escaped,)), ("3", ("[red]\\x1b[2J", escaped)), ("4", ("[red]",)), ("5", ("own",))):
             await pilot.press(key)
             screen = await shown(pilot, *marks)
             assert not any(mark in screen for mark in ("\x1b", "\u202e")) and len(screen.splitlines()) == 24
@@ -204,7 +216,7 @@ async def test_what_a_stranger_calls_itself_is_shown_as_text_and_obeyed_nowhere(
 async def test_two_hundred_peers_are_listed_and_sorted_and_the_cursor_stays_on_its_peer(home: Home) -> None:
     node = SimulatedNode(NOW, peers=200, rounds=60)
     async with watched(home, node) as pilot:
-        await pilot.press("2")
+        await pilot.press("3")
         await shown(pilot, "wren")
         rows = pilot.app.query_one(DataTable)
         assert rows.row_count == 200
@@ -229,7 +241,7 @@ async def test_two_hundred_peers_are_listed_and_sorted_and_the_cursor_stays_on_i
 async def test_a_terminal_that_changes_its_size_is_filled_anew(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "POLL_SECONDS", 0.1)  # a new width shows at the next poll
     async with watched(home, SimulatedNode(NOW)) as pilot:
-        await pilot.press("2")
+        await pilot.press("3")
         assert WHY_HEAD not in await shown(pilot, "wren")
         await pilot.resize_terminal(140, 40)
         await shown(pilot, WHY_HEAD, "× crowded out")
@@ -285,8 +297,19 @@ async def test_a_node_before_its_first_round_has_views_too(home: Home) -> None:
     answer = node.record.rollouts.answer(node.status(), node.peers())
     assert len(rollouts_lines(answer, NOW, 79)) == 1
     async with watched(home, node) as pilot:
-        await pilot.press("2")
+        await pilot.press("3")
         await shown(pilot, NO_PEER)
+
+
+def test_a_node_alone_is_not_told_that_groups_of_peers_were_used() -> None:
+    node = SimulatedNode(NOW)
+    history = RolloutHistory()
+    history.add_round(round_done(1))
+    alone = text_of(rollouts_lines(history.answer(node.status(), node.peers()), NOW, 79))
+    assert nothing_unused(0) in alone
+    history.add_round(round_done(2, foreign_fetched=3))
+    assert nothing_unused(3) in text_of(rollouts_lines(history.answer(node.status(), node.peers()), NOW, 79))
+    assert nothing_unused(0) != nothing_unused(3)
 
 
 def test_a_node_that_one_peer_could_not_dial_is_shown_as_out_of_reach() -> None:
@@ -294,8 +317,8 @@ def test_a_node_that_one_peer_could_not_dial_is_shown_as_out_of_reach() -> None:
     swarm = node.status().swarm
     assert swarm is not None
     for reach, shown_words in (
-        (ReachStatus("unknown", "the one peer that tried could not dial this node", is_out_of_reach=True), True),
-        (ReachStatus("unknown", "not known yet whether peers can dial this node"), False),
+        (ReachStatus("unknown", "one peer has tried to reach this node, and could not", is_out_of_reach=True), True),
+        (ReachStatus("unknown", "not known yet whether peers can reach this node"), False),
     ):
         node.change(swarm=replace(swarm, reach=reach))
         assert (reach.in_words in text_of(node_lines(node.status(), None, NOW, 79, 21))) is shown_words
@@ -328,11 +351,28 @@ def test_what_each_donor_did_and_an_engine_that_is_not_the_one_asked_for_are_sho
     assert "vLLM did not start" in text_of(node_lines(node.status(), None, NOW, 79, 21))
 
 
+def test_rewards_are_those_of_the_page_and_a_change_by_chance_has_no_sign() -> None:
+    gains = page_gains("running")
+    gains = replace(gains, tasks=(*gains.tasks, replace(gains.tasks[0], task="by chance", change=None)))
+    lines = rewards_lines(gains, 79)
+    text = text_of(lines)
+    rows = {line[0].text.strip(): line for line in lines if len(line) > 1}
+    assert gains.peers and gains.others_since_round is not None
+    for task in gains.tasks:
+        assert [span.text.strip() for span in rows[task.task]][2:5:2] == [f"{task.before:.2f}", f"{task.now:.2f}"]
+        assert (changed(None) in [span.text.strip() for span in rows[task.task]]) is (task.change is None)
+    at = [text.index(f"{peer.name}  ") for peer in gains.peers[:3] if peer.name]
+    assert at == sorted(at)  # the one that taught most first
+    alone = SimulatedNode(NOW, peers=0, rounds=0).record.changes.gains()
+    assert text_of(rewards_lines(alone, 79)) == alone.sentence
+
+
 def test_every_line_of_every_view_fits_80_cells() -> None:
     node = SimulatedNode(NOW, peers=40)
     status, peers = node.status(), node.peers()
     answer = node.record.rollouts.answer(status, peers)
     lines = node_lines(status, node.record.history.answer(points=200), NOW, 79, 21)
+    lines += rewards_lines(page_gains("running"), 79)
     lines += swarm_lines(swarm_answer(status, peers), 79) + rollouts_lines(answer, NOW, 79)
     lines += [line for peer in peers.peers for line in peer_detail_lines(peer, 79)]
     assert max(cell_len("".join(span.text for span in line)) for line in lines) <= 79

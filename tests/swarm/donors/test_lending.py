@@ -17,7 +17,7 @@ from protocol.streams.framing import framed_message
 from protocol.streams.lend_messages import LEND_MAJOR, LEND_MINOR, LEND_PROTOCOL, LendHello, LendRefusal, LendTerms
 from swarm import api
 from swarm.donors import DONOR_LIST, donor_list
-from swarm.donors.donor_door import GREETING_AT_ONCE, HELLO_SECONDS
+from swarm.donors.donor_door import GREETING_AT_ONCE, HELLO_SECONDS, PAUSED
 from swarm.donors.lender_service import LenderService
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
@@ -163,6 +163,26 @@ async def learner_with(owner: SwarmService, peer: str) -> AsyncIterator[MemoryPi
         ours.close()
         tasks.cancel_scope.cancel()
     theirs.close()
+
+
+def test_a_donor_hears_that_its_owner_is_paused_and_lends_again_after_the_pause(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm, engines = Swarm(tmp_path), Engines()
+        async with swarm.member("owner") as owner:
+            invite(tmp_path / "owner")
+            async with donor_of(swarm, owner, tmp_path / "donor", engines) as (donor, events, _):
+                await offered(owner)
+                await owner.answer(api.SetPaused(True))
+                await anyio.sleep(60.0)
+                assert await offers(owner) == [] and events[-1][0] == "waiting"
+                assert PAUSED in events[-1][1]["because"]
+                waits = await donor.answer(api.AskStatus())
+                assert isinstance(waits, api.SwarmStatus) and waits.lending is not None
+                assert PAUSED in waits.lending.waits_because
+                await owner.answer(api.SetPaused(False))
+                assert (await offered(owner)).peer == donor.host.peer_id
+
+    play(story)
 
 
 def test_an_invited_donor_waits_for_a_learner_and_carries_both_ways(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_lonely_node_says_what_was_tried_and_when_it_tries_next() -> None:
     assert "1 of 2" in said
     assert address("a") in said and "connection refused" in said
     assert " 2 s" in said
-    assert "dialling" in why_alone(0.0, [failed], dialling=("a",), on_lan=True)
+    assert address("a") in why_alone(0.0, [failed], dialling=("a",), on_lan=True)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_node_that_reaches_nobody_says_so_and_joins_once_somebody_is_there() -
         a, b = network.host("a"), network.host("b")
         async with living(b, a) as peering:
             await anyio.sleep(200.0)
-            assert "1 of 1" in (peering.alone_because() or "")
+            assert a.addresses()[0] in (peering.alone_because() or "")
             assert peering.failures["unreachable"] >= 6
             async with living(a):
                 await anyio.sleep(1.5 * discovery.MAX_BACKOFF_SECONDS + 1)

@@ -94,18 +94,23 @@ def test_a_node_that_nobody_can_dial_says_what_would_help() -> None:
     nowhere = judged(1.0, reports(PUBLIC, False, False))
     assert "forward TCP port 4001" in in_words(nowhere, 0, 4001)
     assert "through 1 relay." in in_words(nowhere, 1, 4001)
-    assert "can dial this node" in in_words(judged(1.0, reports(PUBLIC, True, True)), 0, 4001)
+    assert "can reach this node" in in_words(judged(1.0, reports(PUBLIC, True, True)), 0, 4001)
 
 
 @pytest.mark.parametrize(
     ("heard", "relays", "words", "helps"),
     [
-        ((False,), 1, "the one peer that tried could not dial this node; it is reached through 1 relay.", True),
-        ((False,), 0, "the one peer that tried could not dial this node; no connected peer relays for it.", True),
-        ((True, False, False), 2, "no peer can dial this node; it is reached through 2 relays.", True),
-        ((), 1, "no peer has tried to dial this node yet; it is reached through 1 relay", False),
-        ((True,), 1, "the one peer that tried dialled this node; it is reached through 1 relay", False),
-        ((True, False), 1, "1 of 2 peers that tried dialled this node, too few to be sure; it is reached", False),
+        ((False,), 1, "one peer has tried to reach this node, and could not; it is reached through 1 relay.", True),
+        ((False,), 0, "one peer has tried to reach this node, and could not; no connected peer relays for it.", True),
+        ((True, False, False), 2, "no peer can reach this node; it is reached through 2 relays.", True),
+        ((), 1, "no peer has tried to reach this node yet; it is reached through 1 relay", False),
+        ((True,), 1, "one peer has tried to reach this node, and did; it is reached through 1 relay", False),
+        (
+            (True, False),
+            1,
+            "1 of 2 peers that tried reached this node, which is too few to be sure; it is reached",
+            False,
+        ),
     ],
 )
 def test_one_peer_that_tried_is_enough_to_say_what_is_known_and_what_would_help(
@@ -153,7 +158,10 @@ def test_an_address_runs_through_one_relay_at_most(address: str, dialable: bool)
 @pytest.mark.parametrize("relays", [(), ("relay",)])
 @pytest.mark.parametrize(
     ("heard", "known"),
-    [((False, False), "no peer can dial this node"), ((False,), "the one peer that tried could not dial this node")],
+    [
+        ((False, False), "no peer can reach this node"),
+        ((False,), "one peer has tried to reach this node, and could not"),
+    ],
 )
 def test_doctor_and_status_say_that_nobody_can_dial_the_node(
     relays: tuple[str, ...], heard: tuple[bool, ...], known: str
