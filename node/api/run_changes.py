@@ -20,12 +20,14 @@ from node.events import (
     BaselineMeasured,
     CheckpointSaved,
     Evaluated,
+    Fault,
     ForeignGroups,
     LearnerReady,
     NamedPeer,
     PeersChanged,
     RoundDone,
     StateSyncing,
+    Stopped,
     TimedEvent,
 )
 from node.printable import printable
@@ -56,6 +58,8 @@ Change = (
     | AveragingTakenBack
     | LearnerReady
     | StateSyncing
+    | Stopped
+    | Fault
 )
 
 

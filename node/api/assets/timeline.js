@@ -3,6 +3,7 @@
 
 import { draw } from "./charts.js";
 import { $, element, show } from "./dom.js";
+import { key } from "./skills.js";
 import { ago, capital, clock, counted, number, score } from "./text.js";
 
 const LINES = 12; // those that changed most; more cannot be told apart
@@ -10,25 +11,24 @@ const MARKS_LISTED = 60;
 const JUMP = 0.3; // of a reward, within a sixth of the chart: worth a sentence
 const DONE = 0.9; // of a rise: where it ends
 const SIXTH = 1 / 6;
-const SIGNS = {
-  start: "▸",
-  restart: "↻",
-  came: "▲",
-  left: "▽",
-  averaged: "⇄",
-  taken_back: "↩",
-  loss: "▼",
-  checkpoint: "",
-};
+const NEWS = { harm: "", taken_back: " The weights from before it are back." }; // worth a sentence above everything
+const NEWS_SECONDS = 3600;
+// What happened: its sign, and what that means. What happens often stands on the axis, without a sign.
 const KINDS = {
-  came: "peers came",
-  left: "peers left",
-  averaged: "weights averaged",
-  taken_back: "averaging taken back",
-  loss: "a task is being lost",
-  start: "the node started",
-  restart: "the learner started again",
-  checkpoint: "checkpoint",
+  came: ["▲", "peers came"],
+  left: ["▽", "peers left"],
+  harm: ["!", "success fell with peers' answers"],
+  taken_back: ["↩", "averaging taken back"],
+  loss: ["▼", "a task is being lost"],
+  best: ["★", "best checkpoint"],
+  adopted: ["⇓", "weights of peers taken over"],
+  start: ["▸", "the node started"],
+  restart: ["↻", "the learner started again"],
+  paused: ["‖", "paused"],
+  stopped: ["■", "the node stopped"],
+  averaged: ["", "weights averaged"],
+  checkpoint: ["", "checkpoint"],
+  gap: ["", "not training"],
 };
 
 /** The kinds of curves: title, which part of the history they are in, and which series. */
@@ -38,18 +38,22 @@ const CURVES = {
   heldOut: { title: "held-out prompts", of: "evaluations", name: "reward" },
 };
 
-/** Draws the chart as `chosen` says, {curve, by}: a key of CURVES, and "time" or "step". */
-export function drawSkills(history, chosen) {
-  const { lines: drawn, left, marks, moment } = skills(history, chosen.curve, chosen.by);
+/** Draws the chart as `chosen` says, {curve, by}: a key of CURVES, and "time" or "step". `losses` are the gains'. */
+export function drawSkills(history, chosen, losses) {
+  const { lines: drawn, left, marks, moment, fallen, gaps } = skills(history, chosen.curve, chosen.by, losses);
   $("over-time").hidden = !history.rounds.time_seconds.length;
   document.querySelector("[data-curve=heldOut]").hidden = !history.evaluations.time_seconds.length;
   const label = `Reward by task, ${CURVES[chosen.curve].title}`;
-  draw($("chart-skills"), drawn, { max: 1, by: chosen.by, marks, moment, format: score, label });
-  show($("moment"), moment ? moment.text : "");
+  const moments = moment ? [moment, ...fallen] : fallen;
+  draw($("chart-skills"), drawn, { max: 1, by: chosen.by, marks, moments, gaps, format: score, label });
+  show($("moment"), ...(moment ? moment.said : []));
   showMarks(marks);
+  const kinds = new Set([...marks.map(({ kind }) => kind), ...(gaps.length ? ["gap"] : [])]);
   show(
     $("signs"),
-    ...signsOf(marks).map(([kind, sign, text]) => element("span", {}, signed(kind, sign), ` ${text}`)),
+    ...Object.entries(KINDS)
+      .filter(([kind]) => kinds.has(kind))
+      .map(([kind, [sign, text]]) => element("span", {}, signed(kind, sign), ` ${text}`)),
     ...(left ? [element("span", {}, `${number(left)} tasks that changed less are not drawn`)] : []),
   );
 }
@@ -69,10 +73,18 @@ export function onChoice(chosen, redraw) {
   });
 }
 
-const signed = (kind, sign) => element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign || "|");
+const signed = (kind, sign) => element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign || (kind === "gap" ? "" : "|"));
 
-/** Returns {lines, marks, moment} for `draw`. */
-function skills(history, curve, by) {
+/** Says what the newest marks tell that a person must know, in a paragraph; null where nothing of the last hour does. */
+export function news(history) {
+  const marks = history?.marks ?? [];
+  const last = history?.rounds.time_seconds.at(-1) ?? 0;
+  const mark = marks.findLast(({ kind, until_seconds: at }) => kind in NEWS && at > last - NEWS_SECONDS);
+  return mark ? `${clock(mark.until_seconds)}: ${mark.text}.${NEWS[mark.kind]}` : null;
+}
+
+/** Returns {lines, marks, moment, fallen, gaps} for `draw`. */
+function skills(history, curve, by, losses) {
   const { of, name } = CURVES[curve];
   const timeline = history[of];
   const steps = timeline.series.find((series) => series.name === "round")?.values ?? [];
@@ -85,7 +97,16 @@ function skills(history, curve, by) {
   const lines = mostChanged(all);
   lines.sort((one, other) => (newest(other.values) ?? 0) - (newest(one.values) ?? 0));
   const moment = curve === "mean" ? jump(lines, history, by) : null;
-  return { lines, left: all.length - lines.length, marks: marks(history, lines[0]?.x ?? [], by), moment };
+  const since = (loss) => (by === "step" ? loss.since_round : loss.since_seconds);
+  const fallen = losses.map((loss) => ({ line: loss.task, from: since(loss), to: Infinity, kind: "lost" }));
+  return {
+    lines,
+    left: all.length - lines.length,
+    marks: marks(history, lines[0]?.x ?? [], by),
+    moment,
+    fallen: curve === "mean" ? fallen : [],
+    gaps: by === "time" ? (timeline.gaps ?? []) : [],
+  };
 }
 
 /** The other lines over time, such as bytes a second. */
@@ -114,7 +135,7 @@ function marks(history, xs, by) {
   return (history.marks ?? [])
     .map((mark) => ({
       kind: mark.kind,
-      sign: SIGNS[mark.kind] ?? "•",
+      sign: KINDS[mark.kind]?.[0] ?? "•",
       text: `${clock(mark.time_seconds, { withSeconds: true })} ${mark.text}`,
       x: at(mark, by),
     }))
@@ -123,12 +144,6 @@ function marks(history, xs, by) {
 }
 
 const at = (mark, by) => (by === "step" ? mark.round : mark.time_seconds);
-
-/** The signs that stand in the chart, with their meaning. */
-const signsOf = (marks) =>
-  Object.keys(KINDS)
-    .filter((kind) => marks.some((mark) => mark.kind === kind))
-    .map((kind) => [kind, SIGNS[kind], KINDS[kind]]);
 
 /** Lists what the signs of the chart stand for, the newest first, to be read without a pointer. */
 function showMarks(marks) {
@@ -163,7 +178,7 @@ function jump(lines, history, by) {
   }
   const withPeers = found.filter((each) => cameWith(each, history, by, sixth).length);
   const best = (withPeers.length ? withPeers : found).reduce((a, b) => (b.rise > (a?.rise ?? 0) ? b : a), null);
-  return best && { ...best, text: said(best, history, by, sixth) };
+  return best && { ...best, ...said(best, history, by, sixth) };
 }
 
 /** A rise ends where most of it is done, so that a peer that came later has no part in it. */
@@ -186,6 +201,7 @@ function lowest(values, from, to) {
   return found;
 }
 
+/** Returns {kind, said}: the kind of its colour, and the sentence. */
 function said(rise, history, by, sixth) {
   const { line, low, high, from, to } = rise;
   const inWords = (span) => (by === "step" ? counted(Math.round(span), "round") : ago(span));
@@ -199,5 +215,7 @@ function said(rise, history, by, sixth) {
           .join("; "),
       )}.`
     : "";
-  return `${line} rose from ${score(low)} to ${score(high)} within ${inWords(to - from)}.${told}`;
+  const kind = came.length ? "others" : "itself";
+  const text = ` from ${score(low)} to ${score(high)} within ${inWords(to - from)}.${told}`;
+  return { kind, said: [key(kind, `${line} rose`), text] };
 }
