@@ -18,7 +18,6 @@ from node.events import (
     AveragingTakenBack,
     CheckpointSaved,
     Evaluated,
-    Fault,
     LearnerReady,
     NamedPeer,
     PeersChanged,
@@ -40,14 +39,12 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {  # kind: what one mark says, and
     "adopted": ("weights of peers taken over", "weights of peers taken over {count} times"),
     "averaged": ("weights averaged with {names}", "weights averaged {count} times"),
     "taken_back": ("an averaging with {names} was taken back", "{count} averagings were taken back"),
-    "harm": ("{names}", "own success fell {count} times: {names}"),
     "best": ("best checkpoint: round {round}, {names} on held-out prompts", ""),
     "loss": ("lost: {names}", "{count} losses: {names}"),
 }
 MAX_OF_A_KIND: Final = 40
 MAX_MARKS: Final = MAX_OF_A_KIND * len(KINDS)
 MAX_NAMES: Final = 3  # in one mark
-MAX_CHARACTERS: Final = 400  # of what a fault says
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +85,6 @@ class Marks:
             case Evaluated() if event.round == event.best_round:
                 self._kinds["best"].clear()  # the former best one is none
                 self._add("best", at, event.round, (f"{event.reward:.2f}",))
-            case Fault(kind="harm"):
-                self._add("harm", at, event.round, (printable(event.detail, MAX_CHARACTERS),))
             case Stopped():
                 self._add("paused" if event.because == "paused" else "stopped", at, event.round)
             case AveragingTakenBack():

@@ -20,7 +20,6 @@ from node.events import (
     BaselineMeasured,
     CheckpointSaved,
     Evaluated,
-    Fault,
     ForeignGroups,
     LearnerReady,
     NamedPeer,
@@ -59,7 +58,6 @@ Change = (
     | LearnerReady
     | StateSyncing
     | Stopped
-    | Fault
 )
 
 

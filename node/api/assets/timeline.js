@@ -11,13 +11,13 @@ const MARKS_LISTED = 60;
 const JUMP = 0.3; // of a reward, within a sixth of the chart: worth a sentence
 const DONE = 0.9; // of a rise: where it ends
 const SIXTH = 1 / 6;
-const NEWS = { harm: "", taken_back: " The weights from before it are back." }; // worth a sentence above everything
+const NEWS = { withdrawn: "", taken_back: " The weights from before it are back." }; // worth a sentence above everything
 const NEWS_SECONDS = 3600;
 // What happened: its sign, and what that means. What happens often stands on the axis, without a sign.
 const KINDS = {
   came: ["▲", "peers came"],
   left: ["▽", "peers left"],
-  harm: ["!", "success fell with peers' answers"],
+  withdrawn: ["◐", "learns less from a peer"],
   taken_back: ["↩", "averaging taken back"],
   loss: ["▼", "a task is being lost"],
   best: ["★", "best checkpoint"],
