@@ -195,6 +195,8 @@ class Supervisor:
     async def _why_not_try(self) -> str | None:
         planned, usage = self._news.newest(events.Planned), self._usage_watch.newest
         runs = self._learner.pid is not None
+        if self._stop.is_set():
+            return "the node is stopping: starling try asks its model without it"
         if runs and (planned is None or usage is None):
             return "the learner has not said yet how much memory it takes: ask again when its first round has begun"
         others = 0 if usage is None else (usage.supervisor_bytes or 0) + (usage.swarm_bytes or 0)

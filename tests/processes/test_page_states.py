@@ -241,6 +241,9 @@ def test_lines_break_where_the_node_rested_and_what_must_be_known_stands_in_the_
         assert browser.execute_script("return document.querySelectorAll('#chart-skills .gap').length") == 1
         assert "not training" in text_of(browser, "#signs") and "best checkpoint" in text_of(browser, "#signs")
         assert "taken back" in until(browser, "#headline .news", bool)
+        rise = until(browser, "#moment .key.others", bool)  # in the colour that the bar has
+        assert rise.startswith("rotate_matrix")
+        assert browser.execute_script("return document.querySelectorAll('.moment.others, .moment.lost').length") == 2
         browser.execute_script("document.querySelector('[data-by=step]').click()")
         assert browser.execute_script(pieces) == 1, "no round is missing"
 

@@ -195,7 +195,7 @@ function drawGains() {
 }
 
 function drawHistory() {
-  drawSkills(answers[HISTORY], chosen, answers.gains?.losses ?? []);
+  drawSkills(answers[HISTORY], chosen, answers.gains ?? null);
   drawHeadline();
 }
 

@@ -18,7 +18,7 @@ if (gains) {
 }
 
 if (history) {
-  const drawn = () => drawSkills(history, chosen, gains?.losses ?? []);
+  const drawn = () => drawSkills(history, chosen, gains);
   drawn();
   onChoice(chosen, drawn);
 }

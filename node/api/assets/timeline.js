@@ -38,9 +38,9 @@ const CURVES = {
   heldOut: { title: "held-out prompts", of: "evaluations", name: "reward" },
 };
 
-/** Draws the chart as `chosen` says, {curve, by}: a key of CURVES, and "time" or "step". `losses` are the gains'. */
-export function drawSkills(history, chosen, losses) {
-  const { lines: drawn, left, marks, moment, fallen, gaps } = skills(history, chosen.curve, chosen.by, losses);
+/** Draws the chart as `chosen` says, {curve, by}: a key of CURVES, and "time" or "step". `gains` are the API's, or null. */
+export function drawSkills(history, chosen, gains) {
+  const { lines: drawn, left, marks, moment, fallen, gaps } = skills(history, chosen.curve, chosen.by, gains);
   $("over-time").hidden = !history.rounds.time_seconds.length;
   document.querySelector("[data-curve=heldOut]").hidden = !history.evaluations.time_seconds.length;
   const label = `Reward by task, ${CURVES[chosen.curve].title}`;
@@ -84,7 +84,7 @@ export function news(history) {
 }
 
 /** Returns {lines, marks, moment, fallen, gaps} for `draw`. */
-function skills(history, curve, by, losses) {
+function skills(history, curve, by, gains) {
   const { of, name } = CURVES[curve];
   const timeline = history[of];
   const steps = timeline.series.find((series) => series.name === "round")?.values ?? [];
@@ -96,9 +96,9 @@ function skills(history, curve, by, losses) {
     .map((series) => ({ name: series.task, x: kept(x), values: kept(series.values) }));
   const lines = mostChanged(all);
   lines.sort((one, other) => (newest(other.values) ?? 0) - (newest(one.values) ?? 0));
-  const moment = curve === "mean" ? jump(lines, history, by) : null;
+  const moment = curve === "mean" ? jump(lines, history, by, gains) : null;
   const since = (loss) => (by === "step" ? loss.since_round : loss.since_seconds);
-  const fallen = losses.map((loss) => ({ line: loss.task, from: since(loss), to: Infinity, kind: "lost" }));
+  const fallen = (gains?.losses ?? []).map((loss) => ({ line: loss.task, from: since(loss), to: Infinity, kind: "lost" }));
   return {
     lines,
     left: all.length - lines.length,
@@ -163,7 +163,7 @@ function showMarks(marks) {
  * Finds the greatest rise of one line within a sixth of the chart, and says it in words with the last peers that came
  * meanwhile or up to a sixth before. A rise with which peers came is preferred. Null where no line rose by JUMP.
  */
-function jump(lines, history, by) {
+function jump(lines, history, by, gains) {
   const found = [];
   const sixth = lines.length ? (lines[0].x.at(-1) - lines[0].x[0]) * SIXTH : 0;
   for (const { name, x, values } of lines) {
@@ -178,7 +178,7 @@ function jump(lines, history, by) {
   }
   const withPeers = found.filter((each) => cameWith(each, history, by, sixth).length);
   const best = (withPeers.length ? withPeers : found).reduce((a, b) => (b.rise > (a?.rise ?? 0) ? b : a), null);
-  return best && { ...best, ...said(best, history, by, sixth) };
+  return best && { ...best, ...said(best, history, by, sixth, gains) };
 }
 
 /** A rise ends where most of it is done, so that a peer that came later has no part in it. */
@@ -201,8 +201,8 @@ function lowest(values, from, to) {
   return found;
 }
 
-/** Returns {kind, said}: the kind of its colour, and the sentence. */
-function said(rise, history, by, sixth) {
+/** Returns {kind, said}: whose the rise is, as the bars have it, for its colour; and the sentence. */
+function said(rise, history, by, sixth, gains) {
   const { line, low, high, from, to } = rise;
   const inWords = (span) => (by === "step" ? counted(Math.round(span), "round") : ago(span));
   const came = cameWith(rise, history, by, sixth);
@@ -215,7 +215,8 @@ function said(rise, history, by, sixth) {
           .join("; "),
       )}.`
     : "";
-  const kind = came.length ? "others" : "itself";
+  const gain = gains?.tasks.find(({ task }) => task === line);
+  const kind = gain && gain.from_others > gain.from_itself ? "others" : "itself";
   const text = ` from ${score(low)} to ${score(high)} within ${inWords(to - from)}.${told}`;
   return { kind, said: [key(kind, `${line} rose`), text] };
 }
