@@ -38,6 +38,11 @@ choice.dispatchEvent(new Event('change'));"""
 PARTS = """const done = arguments[1];
 import('/assets/skills.js').then(({ parts }) => done(parts(arguments[0])));"""
 
+PAUSED = """const done = arguments[1];
+import('/assets/skills.js').then(({ headline }) => {
+  const words = (part) => part.text ?? part.children.map(words).join('');
+  done(words(headline('ann', arguments[0], null, { isPaused: true })[0]));
+});"""
 CHART = "document.querySelector('#chart-skills svg')"
 PRESS = f"{CHART}.dispatchEvent(new KeyboardEvent('keydown', {{ key: arguments[0] }}))"
 POINT = f"""const svg = {CHART};
@@ -246,6 +251,16 @@ def test_lines_break_where_the_node_rested_and_what_must_be_known_stands_in_the_
         assert browser.execute_script("return document.querySelectorAll('.moment.others, .moment.lost').length") == 2
         browser.execute_script("document.querySelector('[data-by=step]').click()")
         assert browser.execute_script(pieces) == 1, "no round is missing"
+
+
+def test_first_sentence_says_that_the_node_is_paused(browser: WebDriver) -> None:
+    with served_page("starting", 0) as port:
+        opened(browser, port)
+        known = {"mean_now": 0.5, "mean_before": 0.5, "mean_first": 0.5, "others_since_round": None, "change": None}
+        known |= {"tasks": [], "losses": [], "peers": []}
+        for gains in (known, None):
+            said = browser.execute_async_script(PAUSED, gains)
+            assert "paused" in said and "starting" not in said
 
 
 def test_text_of_a_stranger_is_text_in_a_frame_that_says_whose_it_is(browser: WebDriver) -> None:

@@ -179,8 +179,7 @@ function drawHeadline() {
   const { status, gains } = answers;
   const isOver = !live && status.state === "stopping";
   const known = gains && gains.mean_now !== null;
-  const also = status.paused && live ? ", and is paused" : "";
-  const told = { isOver, also, news: news(answers[HISTORY]) };
+  const told = { isOver, isPaused: live && Boolean(status.paused), news: news(answers[HISTORY]) };
   show($("headline"), ...headline(status.name || "This node", gains, status.waiting_for, told));
   show($("doing"), known || !live ? doing(status, { live, seen_seconds: seenSeconds }) : "");
   if (!known) show($("skills"), ...(isOver ? [] : soon(status)));

@@ -11,14 +11,14 @@ const TASKS_NAMED = 3; // in a sentence
 const WORTH = 0.1; // gained on one task from one peer: worth a word in the sentence
 
 /**
- * Describes the sentences above the picture. `gains` is the API's answer, or null; `also` ends the first sentence; `news`
- * is what else a person must know.
+ * Describes the sentences above the picture. `gains` is the API's answer, or null; `news` is what else a person
+ * must know.
  */
-export function headline(name, gains, doing, { isOver = false, also = "", news = null } = {}) {
+export function headline(name, gains, doing, { isOver = false, isPaused = false, news = null } = {}) {
   if (!gains || gains.mean_now === null) {
-    const text = isOver ? `${name} ended before its first result.` : `${name} is starting${also}.`;
+    const state = isOver ? "ended before its first result" : isPaused ? "is paused before its first result" : "is starting";
     return [
-      element("p", { class: "headline" }, text),
+      element("p", { class: "headline" }, `${name} ${state}.`),
       element("p", { class: "lead" }, doing ? `${capital(doing)}.` : "Its first round follows."),
     ];
   }
@@ -32,7 +32,7 @@ export function headline(name, gains, doing, { isOver = false, also = "", news =
       { class: "headline" },
       `${name} ${moved} `,
       element("strong", { class: by === null ? null : isAlone ? "itself" : "others" }, score(now)),
-      `${isAlone ? " by itself" : " with others"}${also}.`,
+      `${isAlone ? " by itself" : " with others"}${isPaused ? ", and is paused" : ""}.`,
     ),
     news === null ? null : element("p", { class: "lead news" }, news),
     element("p", { class: "lead" }, ...sources(gains)),
@@ -169,12 +169,12 @@ function row(task) {
   );
 }
 
-const width = (value) => `${(100 * Math.max(0, Math.min(1, value))).toFixed(1)}%`;
+const share = (value) => `${(100 * Math.max(0, Math.min(1, value))).toFixed(1)}%`;
 
-const rect = ([kind, from, by]) =>
-  element("rect", { class: kind, x: width(from), y: 2, width: width(by), height: 12 });
+const rect = ([kind, from, width]) =>
+  element("rect", { class: kind, x: share(from), y: 2, width: share(width), height: 12 });
 
-const tip = (at) => element("rect", { class: "tip", x: width(Math.min(at, 0.995)), y: 0, width: 2, height: 16 });
+const tip = (at) => element("rect", { class: "tip", x: share(Math.min(at, 0.995)), y: 0, width: 2, height: 16 });
 
 const scale = () =>
   element(
