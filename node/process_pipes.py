@@ -1,8 +1,11 @@
-"""The pipes of a process that asyncio started."""
+"""The pipes between a process and its child: those of one that asyncio started, and a child's own output."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+from typing import BinaryIO
 
 
 def close_pipes(process: asyncio.subprocess.Process) -> None:
@@ -12,3 +15,11 @@ def close_pipes(process: asyncio.subprocess.Process) -> None:
     that a descendant of the process holds, stays open until it is collected, which fails once the loop is closed.
     """
     process._transport.close()  # type: ignore[attr-defined]  # the process has no public way to it
+
+
+def claim_standard_output() -> BinaryIO:
+    """Returns the real standard output, for messages. File descriptor 1, where libraries print, becomes the log."""
+    sys.stdout.flush()
+    messages = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return messages

@@ -36,6 +36,8 @@ from node.api.types import (
     TaskGain,
 )
 from node.events import DeviceUsage, DonorShare, DonorsShared, Fault, Loading, RoundDone
+from node.tasks.catalogue import JudgedAnswer
+from node.trying.tried import Answer, Tried
 from scripts.bench.common.simulated_node import ROUND_SECONDS, SimulatedNode
 
 State = Literal["starting", "alone", "running", "ended"]
@@ -43,6 +45,8 @@ STATES: tuple[State, ...] = get_args(State)
 ROUNDS = 320
 CAME = 60  # the round in which peers came
 LEFT = 230
+PAUSED = 150
+PAUSE_SECONDS = 900.0
 NOISE = 0.006
 ERROR = 0.04  # of a mean over all tasks, by chance
 LINKS_EACH = 6  # connections that a node has on average to those before it
@@ -61,7 +65,12 @@ class ShownNode(SimulatedNode):
             for task, value in skills_at(number, alone=self.alone).items()
         }
         rewards = {task: min(1.0, max(0.0, value + draws.gauss(0, 0.09))) for task, value in success.items()}
-        return replace(done, success_by_task=success, reward_by_task=rewards)
+        return replace(done, success_by_task=success, reward_by_task=rewards, time_seconds=at(number, then_seconds))
+
+
+def at(number: int, then_seconds: float) -> float:
+    """Returns when a round ended: the node rested for a while before the later ones."""
+    return then_seconds - (PAUSE_SECONDS if number <= PAUSED else 0.0)
 
 
 def rise(number: int, middle: float, width: float, low: float, high: float) -> float:
@@ -97,9 +106,10 @@ def made_answers(state: State, peers: int, now_seconds: float) -> dict[str, byte
         "swarm": swarm_answer(status, known),
         "rollouts": node.record.rollouts.answer(status, known),
         "history": history,
-        "gains": gains(state),
+        "gains": gains(state, now_seconds),
         "samples": samples(state, now_seconds),
         "links": links(node),
+        "try": tried(),
     }
     return {name: msgspec.json.encode(answer) for name, answer in answers.items()} | {"join.svg": QR}
 
@@ -120,7 +130,9 @@ def status_of(status: NodeStatus, state: State, now_seconds: float) -> NodeStatu
     assert status.usage is not None
     device = DeviceUsage("NVIDIA H100 80GB HBM3", 61_000_000_000, 85_000_000_000, 0.93, 412.3, 700.0)
     status = replace(status, usage=replace(status.usage, device=device))
-    status = replace(status, join=JoinLine(False, (COMMAND,), None, True), losses=() if state == "alone" else (LOSS,))
+    status = replace(
+        status, join=JoinLine(False, (COMMAND,), None, True), losses=() if state == "alone" else (loss(now_seconds),)
+    )
     if state == "ended":
         fault = Fault(time_seconds=now_seconds - 900, kind="gradient", detail="not finite", round=290, fatal=False)
         return replace(status, state=NodeState.STOPPING, waiting_for="stopping: saying goodbye", fault=fault)
@@ -155,19 +167,22 @@ def donors_of(now_seconds: float) -> DonorsShared:
 
 COMMAND = "starling up --peer /ip4/192.0.2.7/tcp/4001/p2p/12D3KooWQ8nSrY9vV6oZk1Jm3tB5cXwHq7Lf2DgPuEaRy4TsMzNb"
 QR = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><path d="M1 1h2v2H1zM5 1h2v2H5zM1 5h2v2H1z"/></svg>'
-LOSS = Loss(
-    task="number_sorting",
-    measured="practice",
-    best=0.76,
-    best_round=210,
-    best_seconds=1.0,
-    now=0.11,
-    fall=0.65,
-    since_round=LEFT,
-    since_seconds=1.0,
-    went_with=("lark left after round 228",),
-    sentence="number_sorting fell from 0.76 (round 210) to 0.11 since round 230. Meanwhile: lark left after round 228.",
-)
+
+
+def loss(now_seconds: float) -> Loss:
+    return Loss(
+        task="number_sorting",
+        measured="practice",
+        best=0.76,
+        best_round=210,
+        best_seconds=ended(210, now_seconds),
+        now=0.11,
+        fall=0.65,
+        since_round=LEFT,
+        since_seconds=ended(LEFT, now_seconds),
+        went_with=("lark left after round 228",),
+        sentence="number_sorting fell from 0.76 (round 210) to 0.11 since round 230. Meanwhile: lark left after 228.",
+    )
 
 
 def marks(state: State, now_seconds: float) -> tuple[Mark, ...]:
@@ -175,18 +190,34 @@ def marks(state: State, now_seconds: float) -> tuple[Mark, ...]:
         return ()
     found = [("start", 1, "the run began")]
     found += [("checkpoint", number, f"checkpoint of round {number}") for number in range(25, ROUNDS, 25)]
+    found += [("paused", PAUSED, "paused"), ("restart", PAUSED + 1, "the learner started again")]
+    found += [("best", 215, "best checkpoint: round 215, 0.51 on held-out prompts")]
     if state != "alone":
+        found += [("taken_back", 300, "an averaging with wren was taken back")]
         found += [("came", CAME, "wren came"), ("came", CAME + 2, "heron came"), ("came", 120, "lark came")]
         found += [("left", 228, "lark left"), ("loss", 250, "lost: number_sorting")]
         found += [("averaged", number, "weights averaged with wren") for number in range(80, ROUNDS, 40)]
-    began_seconds = now_seconds - ROUNDS * ROUND_SECONDS
     return tuple(
-        Mark(began_seconds + number * ROUND_SECONDS, began_seconds + number * ROUND_SECONDS, number, kind, text, 1)
+        Mark(then_seconds := ended(number, now_seconds), then_seconds, number, kind, text, 1)
         for kind, number, text in sorted(found, key=lambda mark: mark[1])
     )
 
 
-def gains(state: State) -> GainsAnswer:
+def ended(number: int, now_seconds: float) -> float:
+    return at(number, now_seconds - (ROUNDS - number) * ROUND_SECONDS)
+
+
+def tried() -> Tried:
+    def answer(name: str, number: int, text: str, reward: float) -> Answer:
+        judged = JudgedAnswer(reward, text, "the whole text", None)
+        return Answer(name, number, name if number else None, text, 12, True, judged, reward >= 0.5)
+
+    question, right = "Rotate the matrix by 90 degrees clockwise:\n1 2 3\n4 5 6\n7 8 9", "7 4 1\n8 5 2\n9 6 3"
+    answers = answer("base", 0, "1 2 3\n4 5 6\n7 8 9", 0.0), answer("round 320", ROUNDS, right, 1.0)
+    return Tried(question, "rotate_matrix", 17, right, answers)
+
+
+def gains(state: State, now_seconds: float) -> GainsAnswer:
     tasks = (
         ()
         if state == "starting"
@@ -216,7 +247,7 @@ def gains(state: State) -> GainsAnswer:
         tasks=tasks,
         peers=() if is_alone else peers,
         peers_left_out=0,
-        losses=() if is_alone else (LOSS,),
+        losses=() if is_alone else (loss(now_seconds),),
         error=ERROR,
         change=beyond_chance(mean(task.now - (task.first if is_alone else task.before) for task in tasks), ERROR**2),
     )

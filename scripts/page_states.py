@@ -104,7 +104,9 @@ def application(state: State, peers: int) -> web.Application:
 
     async def on_change(request: web.Request) -> web.Response:
         is_owner = request.headers.get("Authorization") == f"Bearer {TOKEN}"
-        return web.json_response({}, status=200 if is_owner else 401)
+        if not is_owner:
+            return web.json_response({}, status=401)
+        return web.Response(body=answers.get(request.match_info["name"], b"{}"), content_type="application/json")
 
     async def on_events(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

@@ -15,6 +15,8 @@ from msgspec import Struct
 from node.api.event_feed import EventFeed
 from node.api.record import RunRecord
 from node.api.types import NodeStatus, Paused, PeersAnswer
+from node.trying.messages import TryRequest
+from node.trying.tried import Tried
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
@@ -37,6 +39,8 @@ class Node(Protocol):
 
     def resume(self, for_seconds: float | None) -> Paused | None: ...
 
+    async def try_model(self, request: TryRequest) -> Tried: ...
+
 
 EndpointHandler = Callable[[Node, EventFeed, web.Request], Awaitable[web.StreamResponse]]
 
@@ -53,3 +57,4 @@ class Endpoint:
     content_type: str = JSON
     refusals: Mapping[int, type[Struct]] | None = None  # by HTTP status, beside those that every endpoint has
     query: type[Struct] | None = None
+    body: type[Struct] | None = None  # of the request, as JSON

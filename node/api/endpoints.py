@@ -38,6 +38,9 @@ from node.api.types import (
     StopAnswer,
     SwarmAnswer,
 )
+from node.trying.messages import TryRequest
+from node.trying.tried import Tried
+from protocol.errors import StarlingError
 
 RETRY = b"retry: 1000\n\n"  # milliseconds until a reader of events that lost its connection connects again
 SLOW_ANSWER = web.AppKey("slow_answer", asyncio.Lock)  # held while an answer is made in a thread
@@ -80,12 +83,13 @@ def _serves(
     content_type: str = JSON,
     refusals: Mapping[int, type[Struct]] | None = None,
     query: type[Struct] | None = None,
+    body: type[Struct] | None = None,
 ) -> Callable[[EndpointHandler], EndpointHandler]:
     """Adds a handler to the table; its docstring is the endpoint's summary."""
 
     def added(handler: EndpointHandler) -> EndpointHandler:
         summary = (handler.__doc__ or "").rstrip(".")
-        ENDPOINTS.append(Endpoint(method, path, summary, handler, answer, content_type, refusals, query))
+        ENDPOINTS.append(Endpoint(method, path, summary, handler, answer, content_type, refusals, query, body))
         return handler
 
     return added
@@ -221,6 +225,19 @@ async def _on_pause(node: Node, _: EventFeed, request: web.Request) -> web.Respo
 async def _on_resume(node: Node, _: EventFeed, request: web.Request) -> web.Response:
     """End the owner's pause, or train for some time whatever is against it."""
     return json_response(PauseAnswer(node.resume(_decoded(request, ResumeQuery).seconds or None)))
+
+
+@_serves("/api/v1/try", Tried, method="POST", refusals={400: ErrorAnswer, 409: ErrorAnswer}, body=TryRequest)
+async def _on_try(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    """Have the base model and a checkpoint answer a question; NodeStatus.trying says what it waits for."""
+    try:
+        asked = msgspec.json.decode(await request.read(), type=TryRequest)
+    except msgspec.DecodeError as error:
+        raise web.HTTPBadRequest(text=f"the body cannot be used: {error}") from None
+    try:
+        return json_response(await node.try_model(asked))
+    except StarlingError as error:
+        return json_response(ErrorAnswer(str(error)), 409)
 
 
 @_serves("/health", HealthAnswer, refusals={503: HealthAnswer})

@@ -59,6 +59,7 @@ ROUND_KINDS: Mapping[str, Kind] = {chart.name: chart.kind for chart in ROUND_SER
 USAGE_KINDS: Mapping[str, Kind] = {name: kind for name, _, kind in USAGE_SERIES}
 
 Charted = RoundDone | Evaluated | Usage  # what the charts are made of
+Gaps = tuple[tuple[float, float], ...]  # Unix times
 
 
 @dataclass(slots=True)
@@ -88,12 +89,13 @@ class History:
         values = {chart.name: value for chart in ROUND_SERIES if (value := chart.of(done)) is not None}
         for name, by_task in (("reward", done.reward_by_task), ("success", done.success_by_task)):
             values |= {f"{name}/{task}": value for task, value in sorted(by_task.items())[:MAX_TASKS]}
-        self.rounds.add(sample(done.time_seconds, values))
+        self.rounds.add(sample(done.time_seconds, values, took_seconds=done.seconds))
 
     def add_evaluation(self, measured: Evaluated) -> None:
         values = {"reward": measured.reward, "round": float(measured.round)}
         values |= {f"reward/{task}": value for task, value in sorted(measured.reward_by_task.items())[:MAX_TASKS]}
         self.evaluations.add(sample(measured.time_seconds, values))
+        self.rounds.busy_until(measured.time_seconds)
 
     def add_usage(self, usage: Usage) -> None:
         device = usage.device
@@ -131,7 +133,8 @@ class History:
         most ``points`` a series, of the last ``seconds`` before the newest sample, and ``marks`` as they are."""
         since_seconds = self.since_seconds(seconds)
         tracks = [(track.since(since_seconds), track.kinds) for track in self.tracks]
-        return partial(_answer, tracks, points, self.is_restored, marks)
+        gaps = self.rounds.gaps(since_seconds), self.usage.gaps(since_seconds)
+        return partial(_answer, tracks, gaps, points, self.is_restored, marks)
 
     def answer(self, *, points: int = MAX_POINTS, seconds: float = math.inf) -> HistoryAnswer:
         """Returns at most ``points`` a series, of the last ``seconds`` before the newest sample."""
@@ -139,16 +142,20 @@ class History:
 
 
 def _answer(
-    tracks: Sequence[tuple[list[Stretch], Mapping[str, Kind]]], points: int, is_restored: bool, marks: tuple[Mark, ...]
+    tracks: Sequence[tuple[list[Stretch], Mapping[str, Kind]]],
+    gaps: tuple[Gaps, Gaps],
+    points: int,
+    is_restored: bool,
+    marks: tuple[Mark, ...],
 ) -> HistoryAnswer:
     rounds, usage, evaluations = (downsampled(stretches, points, kinds) for stretches, kinds in tracks)
     series = [_series(rounds, chart.name, chart.unit) for chart in ROUND_SERIES]
     of_evaluations = [_series(evaluations, "reward", "reward"), _series(evaluations, "round", "rounds")]
     return HistoryAnswer(
-        Timeline(_ends(rounds), (*series, *_of_tasks(rounds))),
-        Timeline(_ends(usage), tuple(_series(usage, name, unit) for name, unit, _ in USAGE_SERIES)),
+        Timeline(_ends(rounds), (*series, *_of_tasks(rounds)), gaps[0]),
+        Timeline(_ends(usage), tuple(_series(usage, name, unit) for name, unit, _ in USAGE_SERIES), gaps[1]),
         is_restored,
-        Timeline(_ends(evaluations), (*of_evaluations, *_of_tasks(evaluations))),
+        Timeline(_ends(evaluations), (*of_evaluations, *_of_tasks(evaluations)), gaps[0]),
         marks,
     )
 

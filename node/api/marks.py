@@ -1,4 +1,4 @@
-"""What happened when, for the charts: peers that came and went, checkpoints, averagings, starts, losses.
+"""What happened when, for the charts: peers that came and went, checkpoints, averagings, starts, pauses, losses.
 
 Each kind keeps at most ``MAX_OF_A_KIND`` marks. Where one more comes, the two neighbours that are closest in time
 become one, which says how many it stands for. Not for concurrent use.
@@ -17,10 +17,12 @@ from node.events import (
     Averaged,
     AveragingTakenBack,
     CheckpointSaved,
+    Evaluated,
     LearnerReady,
     NamedPeer,
     PeersChanged,
     StateSyncing,
+    Stopped,
     TimedEvent,
 )
 from node.printable import printable
@@ -29,12 +31,15 @@ from protocol.limits import NAME_BYTES
 KINDS: Final[Mapping[str, tuple[str, str]]] = {  # kind: what one mark says, and many
     "start": ("the run began", "{count} beginnings"),
     "restart": ("the learner started again", "the learner started again {count} times"),
+    "paused": ("paused", "paused {count} times"),
+    "stopped": ("the node stopped", "the node stopped {count} times"),
     "came": ("{names} came", "{count} peers came: {names}"),
     "left": ("{names} left", "{count} peers left: {names}"),
     "checkpoint": ("checkpoint of round {round}", "{count} checkpoints, the last of round {round}"),
     "adopted": ("weights of peers taken over", "weights of peers taken over {count} times"),
     "averaged": ("weights averaged with {names}", "weights averaged {count} times"),
     "taken_back": ("an averaging with {names} was taken back", "{count} averagings were taken back"),
+    "best": ("best checkpoint: round {round}, {names} on held-out prompts", ""),
     "loss": ("lost: {names}", "{count} losses: {names}"),
 }
 MAX_OF_A_KIND: Final = 40
@@ -77,6 +82,11 @@ class Marks:
                 self._add("adopted", at, 0)
             case Averaged(partner=str(partner)):
                 self._add("averaged", at, event.round, (printable(name_of(partner), NAME_BYTES),))
+            case Evaluated() if event.round == event.best_round > 0:
+                self._kinds["best"].clear()  # the former best one is none
+                self._add("best", at, event.round, (f"{event.reward:.2f}",))
+            case Stopped():
+                self._add("paused" if event.because == "paused" else "stopped", at, event.round)
             case AveragingTakenBack():
                 self._add("taken_back", at, event.round, (printable(name_of(event.partner), NAME_BYTES),))
             case _:

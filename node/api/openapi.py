@@ -25,6 +25,7 @@ MEANINGS = {
     401: "the request changes the node and needs the token",
     403: "the request is addressed to a host other than this machine, or is for the node's own user alone",
     404: "there is none now",
+    409: "it cannot be done now",
     500: "an internal error of the node, which keeps running",
     503: "not available now",
 }
@@ -57,7 +58,7 @@ def description(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 
 def _types_of(endpoints: Iterable[Endpoint]) -> Iterable[type[Struct]]:
     for endpoint in endpoints:
-        answers = (endpoint.answer, *(endpoint.refusals or {}).values())
+        answers = (endpoint.answer, endpoint.body, *(endpoint.refusals or {}).values())
         yield from (answer for answer in answers if answer is not None)
 
 
@@ -82,6 +83,8 @@ def _operation(endpoint: Endpoint, schema_of: Mapping[type[Struct], Any]) -> dic
     }
     if endpoint.query is not None:
         operation["parameters"] = _parameters(endpoint.query)
+    if endpoint.body is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema_of[endpoint.body]}}}
     if changes:
         operation["security"] = [{"token": []}]
     return operation

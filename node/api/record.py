@@ -18,8 +18,8 @@ from node.api.rollout_history import RolloutHistory
 from node.api.run_changes import Change, GroupsByPeer, RunChanges
 from node.api.types import Loss, SampleAnswer, SampleGroup, SamplesAnswer
 from node.events import Event, ForeignGroups, PeersChanged, RoundDone, SampledGroup, Samples, Usage
+from node.tasks.answers import RIGHT
 
-RIGHT = 0.5  # the least reward of an answer that is called right
 MAX_WAITING = 4096  # events of this start, kept until what was recorded before has been read
 
 log = logging.getLogger(__name__)

@@ -26,6 +26,7 @@ from node.events import (
     PeersChanged,
     RoundDone,
     StateSyncing,
+    Stopped,
     TimedEvent,
 )
 from node.printable import printable
@@ -56,6 +57,7 @@ Change = (
     | AveragingTakenBack
     | LearnerReady
     | StateSyncing
+    | Stopped
 )
 
 

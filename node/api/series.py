@@ -4,6 +4,8 @@
     a track holds its newest samples one by one, and all samples in stretches of 2^k samples each;
     k grows by one when the stretches become too many, so that a run of any length fits
     a value takes 16 bytes, and its name none as long as samples have the same names
+    a gap: more than max(GAP_SECONDS, GAP_FACTOR * the usual time between samples) from one sample's end to the next
+    one's beginning
 
 Functions are pure; only a ``Track`` has state. Nothing reads a clock.
 """
@@ -23,6 +25,9 @@ from typing import Final, Literal
 MAX_RECENT_SAMPLES = 500  # kept one by one
 MAX_STRETCHES = 1000  # merged two by two when reached
 
+GAP_SECONDS: Final = 20.0
+GAP_FACTOR: Final = 4.0
+MAX_GAPS: Final = 64  # of a track; the shortest one makes room
 SHARED_NAMES: Final = 64  # sets of names that later samples share
 
 Kind = Literal["mean", "last", "max"]
@@ -60,9 +65,11 @@ class Stretch:
     values: Values
 
 
-def sample(time_seconds: float, values: Mapping[str, float]) -> Stretch:
-    """Returns a stretch of one sample."""
-    return Stretch(time_seconds, time_seconds, Values({name: (value, 1) for name, value in values.items()}))
+def sample(time_seconds: float, values: Mapping[str, float], *, took_seconds: float = 0.0) -> Stretch:
+    """Returns a stretch of one sample, which took so long and ended at that time."""
+    return Stretch(
+        time_seconds - took_seconds, time_seconds, Values({name: (value, 1) for name, value in values.items()})
+    )
 
 
 def merge(stretches: Sequence[Stretch], kinds: Mapping[str, Kind]) -> Stretch:
@@ -102,8 +109,32 @@ class Track:
     _stretches: list[Stretch] = field(default_factory=list)
     _open: list[Stretch] = field(default_factory=list)  # samples that do not fill a stretch yet
     _width: int = 1  # samples in a stretch
+    _gaps: list[tuple[float, float]] = field(default_factory=list)
+    _busy_until_seconds: float | None = None
+    _usual_seconds: float = 0.0  # between the ends of two samples: a running mean
+
+    def busy_until(self, time_seconds: float) -> None:
+        """Notes that something else was done until then, so that this time is no gap."""
+        if self._busy_until_seconds is not None:
+            self._busy_until_seconds = max(self._busy_until_seconds, time_seconds)
+
+    def gaps(self, began_seconds: float = float("-inf")) -> tuple[tuple[float, float], ...]:
+        """Returns the stretches of time without samples that ended then or later, oldest first."""
+        return tuple(gap for gap in self._gaps if gap[1] >= began_seconds)
+
+    def _note_gap(self, new: Stretch) -> None:
+        before, self._busy_until_seconds = self._busy_until_seconds, new.ended_seconds
+        if before is None:
+            return
+        if new.began_seconds - before > max(GAP_SECONDS, GAP_FACTOR * self._usual_seconds):
+            self._gaps.append((before, new.began_seconds))
+            if len(self._gaps) > MAX_GAPS:
+                self._gaps.remove(min(self._gaps, key=lambda gap: gap[1] - gap[0]))
+        else:
+            self._usual_seconds += (max(0.0, new.ended_seconds - before) - self._usual_seconds) / GAP_FACTOR
 
     def add(self, new: Stretch) -> None:
+        self._note_gap(new)
         self.recent.append(new)
         self._open.append(new)
         if len(self._open) < self._width:

@@ -184,6 +184,7 @@ class NodeStatus(Struct, frozen=True):
     hangs: str | None = None  # which phase lasts far longer than usual, in words; None while none does
     paused: Paused | None = None  # None while the node trains
     engine: EngineChanged | None = None  # which engine generates, and why; None until the learner has one
+    trying: str | None = None  # what the answer to POST /api/v1/try waits for, in words; None while nobody asks
     donors: DonorsShared | None = None  # who generated the last round's groups; None while there is no donor
 
 
@@ -254,6 +255,8 @@ class Timeline(Struct, frozen=True):
 
     time_seconds: tuple[float, ...]
     series: tuple[Series, ...]
+    # From when to when nothing was done, oldest first: the node did not run, or paused. At most ``series.MAX_GAPS``.
+    gaps: tuple[tuple[float, float], ...] = ()
 
 
 class HistoryAnswer(Struct, frozen=True):

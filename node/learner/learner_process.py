@@ -30,6 +30,7 @@ from node.compute_environment import importing_libraries
 from node.configuration import Config
 from node.events import PAUSE_LINE, STOP_LINE, Event, Fault, LearnerStart, Loading, encode_event
 from node.policy.device_faults import accelerator_error, detail_of, is_out_of_memory
+from node.process_pipes import claim_standard_output
 from protocol.errors import StarlingError
 from swarm.exit_codes import ExitCode, exit_code_of
 
@@ -67,7 +68,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles a terminal's Ctrl-C
     stop = StopRequest()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set("asked"))
-    report = _reporter(_claim_standard_output())
+    report = _reporter(claim_standard_output())
     lines = _input_lines()
     first_line = next(lines, None)
     if first_line is None:
@@ -156,14 +157,6 @@ def _stop_because(reason: str, stop: StopRequest, imported: threading.Event) -> 
     stop.set(reason)
     if not imported.is_set():
         os._exit(ExitCode.DONE)  # the scoring workers' input ends with this process
-
-
-def _claim_standard_output() -> BinaryIO:
-    """Returns the real standard output, for events. File descriptor 1, where libraries print, becomes the log."""
-    sys.stdout.flush()
-    events = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return events
 
 
 def _reporter(output: BinaryIO) -> Callable[[Event], None]:

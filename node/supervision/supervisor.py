@@ -43,9 +43,12 @@ from node.supervision.pausing.run_control import READING_SECONDS, RunControl
 from node.supervision.reporting import Observer, Reporting
 from node.supervision.restarts import ChildEnd
 from node.supervision.rolling_log import RollingLog
+from node.supervision.trying import Trying, room_beside_learner, try_spec
 from node.supervision.watching.learner_news import LearnerNews
 from node.supervision.watching.swarm_watch import SwarmWatch
 from node.supervision.watching.usage_watch import UsageWatch
+from node.trying.messages import TryRequest
+from node.trying.tried import Tried
 from node.version import VERSION
 from protocol.errors import StorageError
 from swarm.client import SwarmClient
@@ -93,6 +96,8 @@ class Supervisor:
         self._control = RunControl(home.pause, config.machine)
         self._pauses = LearnerPauses(self._control.now(), LEARNER_STOP_SECONDS, self._note, time.time)
         self._outcome: RunOutcome | None = None  # set once; from then on the node is stopping
+        log = RollingLog(home.log("try"), max_bytes=LOG_BYTES)
+        self._trying = Trying(try_spec(home, self.record.settings), log)
         self._page: str | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -127,6 +132,7 @@ class Supervisor:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, stop, return_exceptions=True)
+                await self._trying.close()
                 await self._reporting.trackers.close(self._stop_now)
                 self._home.swarm_socket.unlink(missing_ok=True)  # of a swarm process that was killed
         assert self._outcome is not None
@@ -183,6 +189,26 @@ class Supervisor:
         self._pauses.follow(self._control.resume(for_seconds), self._learner.child)
         return self._ordered()
 
+    async def try_model(self, request: TryRequest) -> Tried:
+        """Returns how the base model and a checkpoint answer. Raises ``StarlingError`` where they cannot now."""
+        return await self._trying.ask(request, self._why_not_try)
+
+    async def _why_not_try(self) -> str | None:
+        planned, usage = self._news.newest(events.Planned), self._usage_watch.newest
+        runs = self._learner.pid is not None
+        if self._stop.is_set():
+            return "the node is stopping: starling try asks its model without it"
+        if runs and (planned is None or usage is None):
+            return "the learner has not said yet how much memory it takes: ask again when its first round has begun"
+        others = 0 if usage is None else (usage.supervisor_bytes or 0) + (usage.swarm_bytes or 0)
+        return await room_beside_learner(
+            self._home,
+            self._config,
+            planned_bytes=planned.host_bytes if runs and planned is not None else 0,
+            held_bytes=usage.learner_bytes or 0 if runs and usage is not None else 0,
+            others_bytes=others,
+        )
+
     def _ordered(self) -> Paused | None:
         if self._control.failure is not None:
             self._note(self._control.failure)
@@ -238,6 +264,7 @@ class Supervisor:
             join=join_of(swarm) if swarm is not None else None,
             waiting_for=pausing or waiting_for(state, loading, done, began, now_seconds=time.time()),
             paused=self._pauses.paused,
+            trying=self._trying.doing,
         )
 
     def peers(self) -> PeersAnswer:
@@ -256,6 +283,7 @@ class Supervisor:
                 await self._pauses.until_over(self._stop)
                 if self._stop.is_set():
                     return
+                self._trying.end("the learner starts, and needs the memory")
                 self._news.learner_starts()
                 self._memory_kills.learner_starts()
             kept.child, kept.ready = Child(kept.spec, log, on_line), False

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+RIGHT: Final = 0.5  # the least reward of an answer that is called right
 OPENING: Final = "<answer>"
 CLOSING: Final = "</answer>"
 HASHES: Final = "####"

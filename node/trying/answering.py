@@ -13,9 +13,11 @@ from pathlib import Path
 from node.configuration import PolicySection
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
-from node.evaluation.restored import find_checkpoint, load_untrained, restore
+from node.evaluation.restored import FoundCheckpoint, find_checkpoint, load_untrained, restore
 from node.home import Home
+from node.policy.policy import Policy
 from node.printable import printable
+from node.tasks.answers import RIGHT
 from node.tasks.catalogue import judge
 from node.trying.tried import Answer, Question, Tried
 from protocol.rollouts import FinishReason
@@ -41,12 +43,13 @@ class AnsweringModel:
         finally:
             self.engine.release()
         text = tokens.text_of(sample.token_ids.tolist()).decode("utf-8", "replace")
-        judged = None
+        judged, right = None, None
         if question.of_task is not None:
             task, prompt = question.of_task
             judged = judge(task, prompt.ref.seed, text)
+            right = judged.reward >= RIGHT
         ended = sample.finish is FinishReason.STOP
-        return Answer(self.name, self.round, self.checkpoint, text, len(sample.token_ids), ended, judged)
+        return Answer(self.name, self.round, self.checkpoint, text, len(sample.token_ids), ended, judged, right)
 
 
 def load_models(
@@ -73,12 +76,40 @@ def load_models(
     if base or found is None:
         models.append(AnsweringModel(BASE, 0, None, TorchEngine(policy, rows=1, seed=seed, merge_adapters=False)))
     if trained and found is not None:
-        of_checkpoint = policy.separate() if base else policy
-        restore(of_checkpoint, found)
-        number = found.snapshot.round
-        engine = TorchEngine(of_checkpoint, rows=1, seed=seed, merge_adapters=False)
-        models.append(AnsweringModel(f"round {number}", number, str(found.path), engine))
+        models.append(_trained(policy.separate() if base else policy, found, seed))
     return models
+
+
+def _trained(policy: Policy, found: FoundCheckpoint, seed: int) -> AnsweringModel:
+    restore(policy, found)
+    number = found.snapshot.round
+    engine = TorchEngine(policy, rows=1, seed=seed, merge_adapters=False)
+    return AnsweringModel(f"round {number}", number, str(found.path), engine)
+
+
+class LoadedModels:
+    """The base model and a checkpoint, kept from question to question; each may ask another checkpoint."""
+
+    def __init__(self, home: Home, section: PolicySection, seed: int, on_step: Callable[[str], None]) -> None:
+        self._home, self._section, self._seed, self._on_step = home, section, seed, on_step
+        self._models: list[AnsweringModel] = []
+
+    def of(self, checkpoint: Path | None) -> list[AnsweringModel]:
+        """Returns the base model and ``checkpoint``; None: the base model alone. Raises as ``load_models``."""
+        wanted = None if checkpoint is None else str(checkpoint)
+        if self._models and self._models[-1].checkpoint == wanted:
+            return self._models
+        found = None if checkpoint is None else find_checkpoint(self._home, checkpoint)
+        if len(self._models) == 2 and found is not None:  # a second copy of the weights is there already
+            base, trained = self._models
+            self._models = [base, _trained(trained.engine.policy, found, self._seed)]
+        else:
+            self._models = []  # its memory first
+            options = {"base": True, "trained": checkpoint is not None}
+            self._models = load_models(
+                self._home, self._section, checkpoint, **options, seed=self._seed, on_step=self._on_step
+            )
+        return self._models
 
 
 def ask(

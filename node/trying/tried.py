@@ -8,7 +8,6 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from node.api.record import RIGHT
 from node.printable import one_line, printable, printable_lines
 from node.quantities import counted
 from node.tasks.catalogue import JudgedAnswer
@@ -38,6 +37,7 @@ class Answer(Struct, frozen=True):
     tokens: int  # the one that ended it included
     ended: bool  # whether the model ended it; otherwise it was cut
     judged: JudgedAnswer | None  # of a task's question
+    right: bool | None  # likewise
 
 
 class Tried(Struct, frozen=True):
@@ -67,11 +67,11 @@ def tried_lines(tried: Tried, *, with_question: bool) -> Iterator[str]:
         cut = "" if answer.ended else f" … (cut after {counted(answer.tokens, 'token')})"
         yield _beside(f"{answer.model:<{width}}  ", (answer.text.strip("\n") or "(nothing)") + cut)
         if answer.judged is not None:
-            yield " " * (width + 2) + _verdict(answer.judged)
+            yield " " * (width + 2) + _verdict(answer.judged, right=bool(answer.right))
 
 
-def _verdict(judged: JudgedAnswer) -> str:
-    word = "right" if judged.reward >= RIGHT else "wrong"
+def _verdict(judged: JudgedAnswer, *, right: bool) -> str:
+    word = "right" if right else "wrong"
     missing = f"; no answer was found by {judged.found_by}" if judged.extracted is None else ""
     fault = "" if judged.fault is None else f"; {one_line(judged.fault, 400)}"
     return f"→ {word}, reward {judged.reward:g}{missing}{fault}"

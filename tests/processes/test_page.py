@@ -99,6 +99,12 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
     browser.execute_script(OPEN_ALL)
     until(browser, "#now", lambda said: "training" in said and "held-out reward" in said)
     until(browser, "#peers", lambda said: "No peer is known yet" in said)
+    browser.execute_script("document.getElementById('try-do').click()")
+    browser.execute_script(
+        "document.getElementById('ask-token').value = arguments[0]", (home / "api.token").read_text()
+    )
+    browser.execute_script("document.getElementById('ask-do').click()")
+    until(browser, "#tried", lambda said: "before training" in said and ("✓" in said or "✗" in said))
     address = node.wait_for_event("node")["addresses"][0]
 
     guest = processes.up("--name", "<b>jay</b>", "--peer", address, home=processes.root / "guest", torch=False)
@@ -114,10 +120,7 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
         nothing_is_wider_than_the_screen(browser, width)
 
     until(browser, "header .buttons", lambda said: "Stop" in said)
-    browser.execute_script("document.getElementById('stop').click()")
-    browser.execute_script(
-        "document.getElementById('ask-token').value = arguments[0]", (home / "api.token").read_text()
-    )
+    browser.execute_script("document.getElementById('stop').click()")  # the page keeps the token
     browser.execute_script("document.getElementById('ask-do').click()")
     assert node.end() == 0
     until(browser, "#link", lambda said: said == "ended" or "does not answer" in said)

@@ -38,6 +38,23 @@ choice.dispatchEvent(new Event('change'));"""
 PARTS = """const done = arguments[1];
 import('/assets/skills.js').then(({ parts }) => done(parts(arguments[0])));"""
 
+PAUSED = """const done = arguments[1];
+import('/assets/skills.js').then(({ headline }) => {
+  const words = (part) => part.text ?? part.children.map(words).join('');
+  done(words(headline('ann', arguments[0], null, { isPaused: true })[0]));
+});"""
+CHART = "document.querySelector('#chart-skills svg')"
+PRESS = f"{CHART}.dispatchEvent(new KeyboardEvent('keydown', {{ key: arguments[0] }}))"
+POINT = f"""const svg = {CHART};
+const {{ left, width }} = svg.getBoundingClientRect();
+const at = {{ pointerType: arguments[0], clientX: left + arguments[1] * width }};
+for (const kind of ['pointerdown', 'pointerleave']) svg.dispatchEvent(new PointerEvent(kind, at));"""
+OWN_QUESTION = """const choice = document.getElementById('try-task');
+choice.value = '';
+choice.dispatchEvent(new Event('change'));"""
+PLACES = "return [...document.querySelectorAll(arguments[0])].map((each) => each.getBoundingClientRect().toJSON())"
+SCROLLED = """return [...document.querySelectorAll('main *')].filter((each) => each.scrollWidth > each.clientWidth + 1
+  && /auto|scroll/.test(getComputedStyle(each).overflowX)).map((each) => each.outerHTML.slice(0, 200))"""
 SENTENCES = """const done = arguments[1];
 import('/assets/skills.js').then(({ headline }) => {
   const words = (part) => part.text ?? part.children.map(words).join('');
@@ -169,6 +186,83 @@ def test_page_of_a_node_in_whose_place_another_answers_says_so_and_shows_and_sto
         assert browser.current_url == bookmark
 
 
+def test_owner_asks_the_model_and_the_answers_before_and_after_stand_side_by_side(browser: WebDriver) -> None:
+    with served_page("running", 3) as port:
+        opened(browser, port)
+        until(browser, "#try-task option", lambda said: "rotate_matrix" in said)  # what was learnt most
+        browser.execute_script("document.getElementById('try-do').click()")
+        for given in ("guess", TOKEN):
+            until(browser, "#ask", lambda said: "api.token" in said)
+            browser.execute_script("document.getElementById('ask-token').value = arguments[0]", given)
+            browser.execute_script("document.getElementById('ask-do').click()")
+            if given != TOKEN:
+                until(browser, "#ask-failed", lambda said: "not this node's token" in said)
+        answers = until(browser, "#tried .beside", lambda said: "after" in said)
+        assert re.search(r"before training ✗ wrong.*after 320 rounds ✓ right", answers, re.DOTALL)
+        places = browser.execute_script(PLACES, "#tried figure")
+        assert len(places) == 2 and places[0]["top"] == places[1]["top"] and places[0]["left"] < places[1]["left"]
+        browser.execute_script("document.getElementById('try-do').click()")  # the page keeps the token
+        until(browser, "#tried", lambda said: "0 of 2 right" in said and "2 of 2 right" in said)
+        browser.execute_script(OWN_QUESTION)
+        assert until(browser, "#try-own", lambda said: "question" in said)
+        browser.execute_script("document.getElementById('try-do').click()")
+        until(browser, "#try-doing", lambda said: "Write a question" in said)
+
+
+def test_a_point_is_read_by_keyboard_and_by_tap_and_a_mouse_that_leaves_shows_the_newest_again(
+    browser: WebDriver,
+) -> None:
+    read = f"return {CHART}.getAttribute('aria-valuetext')"
+    with served_page("running", 3) as port:
+        opened(browser, port)
+        until(browser, "#chart-skills .legend", lambda said: "0.93" in said)
+        newest = browser.execute_script(read)
+        browser.execute_script(PRESS, "Home")
+        first = browser.execute_script(read)
+        assert "rotate_matrix 0.0" in first and first != newest
+        browser.execute_script(PRESS, "ArrowRight")
+        assert browser.execute_script(read) not in (first, newest)
+        assert browser.execute_script("return document.querySelectorAll('#chart-skills .dot[d^=M]').length") == 6
+        browser.execute_script(PRESS, "Escape")
+        assert browser.execute_script(read) == newest
+        for kind, stays in (("mouse", False), ("touch", True)):
+            browser.execute_script(POINT, kind, 0.1)
+            assert (browser.execute_script(read) != newest) == stays
+        browser.execute_script(f"{CHART}.dispatchEvent(new FocusEvent('blur'))")
+        assert browser.execute_script(read) == newest
+        browser.execute_script(POINT, "touch", 0.45)  # in the pause
+        assert "not training" in text_of(browser, "#chart-skills .at")
+        assert "–" in text_of(browser, "#chart-skills .legend")
+
+
+def test_lines_break_where_the_node_rested_and_what_must_be_known_stands_in_the_first_sentences(
+    browser: WebDriver,
+) -> None:
+    pieces = "return document.querySelector('#chart-skills [data-line]').getAttribute('d').split('M').length - 1"
+    with served_page("running", 3) as port:
+        opened(browser, port)
+        until(browser, "#chart-skills .legend", lambda said: "0.93" in said)
+        assert browser.execute_script(pieces) == 2
+        assert browser.execute_script("return document.querySelectorAll('#chart-skills .gap').length") == 1
+        assert "not training" in text_of(browser, "#signs") and "best checkpoint" in text_of(browser, "#signs")
+        assert "taken back" in until(browser, "#headline .news", bool)
+        rise = until(browser, "#moment .key.others", bool)  # in the colour that the bar has
+        assert rise.startswith("rotate_matrix")
+        assert browser.execute_script("return document.querySelectorAll('.moment.others, .moment.lost').length") == 2
+        browser.execute_script("document.querySelector('[data-by=step]').click()")
+        assert browser.execute_script(pieces) == 1, "no round is missing"
+
+
+def test_first_sentence_says_that_the_node_is_paused(browser: WebDriver) -> None:
+    with served_page("starting", 0) as port:
+        opened(browser, port)
+        known = {"mean_now": 0.5, "mean_before": 0.5, "mean_first": 0.5, "others_since_round": None, "change": None}
+        known |= {"tasks": [], "losses": [], "peers": []}
+        for gains in (known, None):
+            said = browser.execute_async_script(PAUSED, gains)
+            assert "paused" in said and "starting" not in said
+
+
 def test_text_of_a_stranger_is_text_in_a_frame_that_says_whose_it_is(browser: WebDriver) -> None:
     with served_page("running", 3) as port:
         opened(browser, port)
@@ -189,6 +283,7 @@ def test_no_reader_is_shut_out_no_number_has_a_comma_and_no_phone_scrolls_sidewa
         until(browser, "#rollouts", bool)
         assert barriers(browser) == []
         assert pixels_beyond(browser) == 0
+        assert browser.execute_script(SCROLLED) == []
         assert requests_elsewhere(browser) == []
         assert not COMMA_IN_NUMBER.search(text_of(browser, "main"))
 

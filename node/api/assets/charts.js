@@ -1,17 +1,19 @@
 // Lines over time or steps as one SVG: paths, a few grid lines, marks of what happened, and a legend with the values at
-// the pointer, or else the newest values. A chart is redrawn only when its data change; its size comes from an
-// observer, so nothing is measured.
+// the point that is read, or else the newest values. A point is read by pointer, by tap, and by the arrow keys. A chart is
+// redrawn only when its data change; its size comes from an observer, so nothing is measured.
 
 import { clock, short } from "./text.js";
 
 const DRAWING = "http://www.w3.org/2000/svg";
-const COLOURS = 8; // classes c0 to c7 of the style sheet; further lines are dashed
+const COLOURS = 6; // classes c0 to c5 of the style sheet; further lines are dashed
 const LEFT_PX = 34; // room for the numbers
 const BELOW_PX = 22; // room for the times
 const ABOVE_PX = 10;
 const ROW_PX = 15; // of signs of what happened, above the lines, in two rows
 const TEXTS = 8; // of one sign, at most
-const APART_PX = 18; // signs that are closer than this are drawn as one
+const APART_PX = 26; // signs that are closer than this are drawn as one
+const NEAR_PX = 9; // of a sign, within which a point is read with it
+const LEAP = 10; // points, by the keys that turn pages
 const LABEL_PX = 80; // width of a time, with the space beside it
 const DAY_SECONDS = 86400;
 const STEPS_SECONDS = [1, 5, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 43200, DAY_SECONDS];
@@ -22,23 +24,26 @@ const charts = new Map(); // place -> its chart
  * Draws `lines`, [{name, x: [ascending], values: [number or null]}], into `place`.
  *
  * `max` is the end of the axis, which begins at 0; `by` is "time" (x in Unix seconds) or "step"; `marks` are
- * [{x, kind, sign, text}], with kind the class of a sign; `moment` is {line, from, to}, the stretch of a line to
- * emphasize; `format` writes a value in the legend.
+ * [{x, kind, sign, text}], with kind the class of a sign; `moments` are [{line, from, to, kind}], stretches of a line to
+ * emphasize; `gaps` are [from, to], where nothing was done and each line breaks; `format` writes a value in the legend.
  */
 export function draw(
   place,
   lines,
-  { max = null, by = "time", marks = [], moment = null, format = short, label = "" } = {},
+  { max = null, by = "time", marks = [], moments = [], gaps = [], format = short, label = "" } = {},
 ) {
   const chart = charts.get(place) ?? newChart(place);
   const ends = [
     Math.min(...lines.map(({ x }) => x[0] ?? Infinity)),
     Math.max(...lines.map(({ x }) => x.at(-1) ?? -Infinity)),
   ];
-  const newest = [...ends, by, label, lines.map(({ name }) => name).join(), marks.length, marks.at(-1)?.x].join(" ");
+  const names = lines.map(({ name }) => name);
+  const newest = JSON.stringify([ends, by, label, names, marks.length, marks.at(-1)?.x, gaps.length, moments]);
   if (newest === chart.newest) return;
   (place.closest("figure") ?? place).hidden = ends[1] < ends[0]; // nothing is recorded: no empty frame
-  Object.assign(chart, { lines, ends, max, by, marks, moment, format, newest, label });
+  const xs = [...new Set(lines.flatMap(({ x }) => x))].sort((one, other) => one - other);
+  if (by !== chart.by) chart.pointer = null;
+  Object.assign(chart, { lines, ends, max, by, marks, moments, gaps, format, newest, label, xs });
   redraw(chart);
 }
 
@@ -47,13 +52,15 @@ function newChart(place) {
     lines: [],
     ends: [Infinity, -Infinity],
     marks: [],
+    gaps: [],
+    xs: [],
     max: null,
     newest: null,
     width: 0,
     height: 0,
     pointer: null,
   };
-  chart.svg = drawn("svg", { role: "img", "aria-label": "nothing is recorded yet" });
+  chart.svg = drawn("svg", { role: "slider", tabindex: 0, "aria-label": "nothing is recorded yet", "aria-valuenow": 0 });
   chart.legend = document.createElement("ul");
   chart.legend.className = "legend";
   place.replaceChildren(chart.svg, chart.legend);
@@ -62,15 +69,18 @@ function newChart(place) {
     Object.assign(chart, { width: contentRect.width, height: contentRect.height });
     redraw(chart);
   }).observe(chart.svg);
-  chart.svg.addEventListener("pointermove", (event) => onPointer(chart, event.clientX));
-  chart.svg.addEventListener("pointerleave", () => onPointer(chart, null));
+  for (const kind of ["pointermove", "pointerdown"])
+    chart.svg.addEventListener(kind, ({ clientX }) => onPointer(chart, clientX));
+  // A finger leaves where it was lifted: what it pointed at stays, until another place is tapped.
+  chart.svg.addEventListener("pointerleave", ({ pointerType }) => pointerType === "mouse" && read(chart, null));
+  chart.svg.addEventListener("blur", () => read(chart, null));
+  chart.svg.addEventListener("keydown", (event) => onKey(chart, event));
   return chart;
 }
 
 function redraw(chart) {
   const { lines, width, height, marks } = chart;
   const [first, last] = chart.ends;
-  chart.pointer = null;
   chart.x = undefined;
   if (last < first || width <= LEFT_PX) {
     chart.svg.replaceChildren();
@@ -93,21 +103,28 @@ function redraw(chart) {
     const anchor = x(at) > width - 24 ? "end" : x(at) < LEFT_PX + 20 ? "start" : "middle";
     inside.push(written(text, { x: x(at), y: height - 5, "text-anchor": anchor }));
   }
+  for (const [from, to] of chart.gaps) {
+    const [left, right] = [Math.max(LEFT_PX, x(from)), Math.min(width, x(to))];
+    if (right > left)
+      inside.push(drawn("rect", { class: "gap", x: left, y: above, width: right - left, height: height - BELOW_PX - above }));
+  }
   inside.push(...placed.groups.map((group) => sign(group, above, height)));
+  inside.push(...emphasis(chart, x, y));
   lines.forEach(({ x: xs, values }, index) => {
     const attributes = { class: `line ${lineClass(index)}`, "data-line": index };
-    inside.push(drawn("path", { ...attributes, d: path(xs, values, x, y) }));
+    inside.push(drawn("path", { ...attributes, d: path(xs, values, x, y, chart.gaps) }));
   });
-  if (chart.moment) inside.push(...emphasis(chart, x, y));
   chart.cursor = drawn("path", { class: "cursor" });
-  Object.assign(chart, { x, above });
-  chart.svg.replaceChildren(...inside, chart.cursor);
-  chart.svg.setAttribute(
-    "aria-label",
-    `${chart.label || "lines over time"}; the list that follows has the newest values`,
-  );
-  chart.legend.replaceChildren(...lines.map(({ name }, index) => legendEntry(chart, name, index)));
-  updateLegend(chart);
+  chart.dots = lines.map((_, index) => drawn("path", { class: `dot ${lineClass(index)}` }));
+  Object.assign(chart, { x, y, above });
+  chart.svg.replaceChildren(...inside, chart.cursor, ...chart.dots);
+  chart.svg.setAttribute("aria-label", `${chart.label || "lines over time"}; arrow keys read a point`);
+  chart.svg.setAttribute("aria-valuemax", chart.xs.length - 1);
+  chart.at = document.createElement("li");
+  chart.at.className = "at";
+  chart.entries = lines.map(({ name }, index) => legendEntry(chart, name, index));
+  chart.legend.replaceChildren(chart.at, ...chart.entries);
+  read(chart, chart.pointer);
 }
 
 const lineClass = (index) => `c${index % COLOURS}${index >= COLOURS ? " dashed" : ""}`;
@@ -152,24 +169,27 @@ function sign({ at, row, kind, sign: symbol, texts }, above, height) {
   return made;
 }
 
-/** The stretch of a line in which it rose most, drawn broad. */
-function emphasis({ moment, lines }, x, y) {
-  const line = lines.findIndex(({ name }) => name === moment.line);
-  if (line < 0) return [];
-  const { x: xs, values } = lines[line];
-  const within = values.map((value, index) => (xs[index] >= moment.from && xs[index] <= moment.to ? value : null));
-  return [drawn("path", { class: `line moment ${lineClass(line)}`, d: path(xs, within, x, y) })];
+/** Stretches of lines, such as the one in which a line rose most, drawn broad under it. */
+function emphasis({ moments, lines, gaps }, x, y) {
+  return moments.flatMap(({ line, from, to, kind }) => {
+    const { x: xs, values } = lines.find(({ name }) => name === line) ?? { x: [], values: [] };
+    const within = values.map((value, index) => (xs[index] >= from && xs[index] <= to ? value : null));
+    return [drawn("path", { class: `line moment ${kind}`, d: path(xs, within, x, y, gaps) })];
+  });
 }
 
-/** A line with gaps where there is no value. */
-function path(xs, values, x, y) {
+/** A line that breaks where there is no value, and where nothing was done. */
+function path(xs, values, x, y, gaps) {
   let command = "M";
   let d = "";
+  let before = -Infinity; // x of the former point
   values.forEach((value, index) => {
     if (value === null || value === undefined) {
       command = "M";
       return;
     }
+    if (gaps.some(([from, to]) => before <= from && to <= xs[index])) command = "M";
+    before = xs[index];
     d += `${command}${x(xs[index]).toFixed(1)} ${y(value).toFixed(1)}`;
     if (command === "M") d += "h0"; // a single value is a dot
     command = "L";
@@ -195,22 +215,55 @@ function legendEntry(chart, name, index) {
 
 function onPointer(chart, clientX) {
   if (chart.x === undefined) return;
-  const { ends, width } = chart;
-  const offset = clientX === null ? null : clientX - chart.svg.getBoundingClientRect().left;
-  const share = offset === null ? null : Math.max(0, Math.min(1, (offset - LEFT_PX) / (width - LEFT_PX - 2)));
-  chart.pointer = share === null ? null : ends[0] + share * (ends[1] - ends[0]);
-  const d = chart.pointer === null ? "" : `M${chart.x(chart.pointer)} ${chart.above}V${chart.height - BELOW_PX}`;
-  chart.cursor.setAttribute("d", d);
-  updateLegend(chart);
+  const { ends, width, xs, gaps } = chart;
+  const offset = clientX - chart.svg.getBoundingClientRect().left - LEFT_PX;
+  const at = ends[0] + Math.max(0, Math.min(1, offset / (width - LEFT_PX - 2))) * (ends[1] - ends[0]);
+  read(chart, inGap(at, gaps) ? at : xs[nearest(xs, at)]);
 }
 
-/** Writes each line's value at the pointer, or else its newest value, into the legend. */
-function updateLegend({ lines, legend, pointer, format }) {
-  lines.forEach(({ x, values }, index) => {
-    const value =
-      pointer === null ? values.findLast((each) => each !== null && each !== undefined) : values[nearest(x, pointer)];
-    legend.children[index].lastChild.textContent = format(value ?? null);
+function onKey(chart, event) {
+  const { xs, pointer } = chart;
+  const index = pointer === null ? xs.length : nearest(xs, pointer);
+  const to = {
+    ArrowLeft: index - 1,
+    ArrowDown: index - 1,
+    ArrowRight: index + 1,
+    ArrowUp: index + 1,
+    PageDown: index - LEAP,
+    PageUp: index + LEAP,
+    Home: 0,
+    End: xs.length - 1,
+  }[event.key];
+  if (event.key === "Escape") read(chart, null);
+  if (to === undefined || !xs.length) return;
+  event.preventDefault();
+  read(chart, xs[Math.max(0, Math.min(xs.length - 1, to))]);
+}
+
+const inGap = (at, gaps) => gaps.some(([from, to]) => from < at && at < to);
+
+/** Shows the values at `at`, a value of x, or the newest ones where it is null. */
+function read(chart, at) {
+  const { lines, entries, xs, gaps, marks, by, format, ends, svg, dots, cursor } = chart;
+  chart.pointer = at === null ? null : Math.max(ends[0], Math.min(ends[1], at));
+  if (chart.x === undefined) return;
+  const isIdle = at !== null && inGap(at, gaps);
+  const shown = chart.pointer ?? ends[1];
+  const near = at === null ? [] : marks.filter(({ x }) => Math.abs(chart.x(x) - chart.x(shown)) < NEAR_PX);
+  const when = by === "time" ? clock(shown, { withSeconds: true, withDay: ends[1] - ends[0] > DAY_SECONDS }) : `round ${short(shown)}`;
+  const said = [`${at === null ? "newest, " : ""}${when}${isIdle ? ", not training" : ""}`, ...near.slice(0, 2).map(({ text }) => text)];
+  chart.at.textContent = said.join(" · ");
+  const texts = lines.map(({ name, x, values }, index) => {
+    const point = at === null ? values.findLastIndex((each) => each !== null && each !== undefined) : nearest(x, shown);
+    const value = isIdle ? null : (values[point] ?? null);
+    const d = at === null || value === null ? "" : `M${chart.x(x[point])} ${chart.y(value)}h0`;
+    dots[index].setAttribute("d", d);
+    entries[index].lastChild.textContent = format(value);
+    return `${name} ${format(value)}`;
   });
+  cursor.setAttribute("d", at === null ? "" : `M${chart.x(shown)} ${chart.above}V${chart.height - BELOW_PX}`);
+  svg.setAttribute("aria-valuenow", nearest(xs, shown));
+  svg.setAttribute("aria-valuetext", [...said, ...texts].join(", "));
 }
 
 function nearest(sorted, wanted) {

@@ -8,7 +8,7 @@ import { counted, listed, number } from "./text.js";
 export const SIZE = 440; // of the picture, in its own units
 const MIDDLE = SIZE / 2;
 const NAMED = 14; // with more nodes, names would overlap
-const COLOURS = 8;
+const MODELS = 7; // named; the others are counted
 const RING = { first: 74, apart: 26, spacing: 19 }; // units; spacing: between two nodes of one ring
 const NAMED_RING = 128;
 const LINKS = 1500; // drawn at most; more would be a blot
@@ -16,14 +16,13 @@ const MANY_PEERS = 60;
 const MANY = 200; // links between others, of which then only the chosen node's can be seen
 
 /**
- * Returns where each node stands: [{id, name, model, connected, x, y, radius, colour}], this node first. `peers` are
+ * Returns where each node stands: [{id, name, model, connected, x, y, radius}], this node first. `peers` are
  * [{id, name, model, connected, used}].
  */
 export function layout(us, peers) {
   const order = [...peers].sort(
     (one, other) => other.connected - one.connected || compare(one.model, other.model) || compare(one.id, other.id),
   );
-  const colours = coloursOf([us, ...order]);
   const here = order.filter((peer) => peer.connected);
   const away = order.filter((peer) => !peer.connected);
   const named = order.length <= NAMED;
@@ -37,7 +36,6 @@ export function layout(us, peers) {
     x: MIDDLE + ring * room * Math.cos(angle),
     y: MIDDLE + ring * room * Math.sin(angle),
     radius: named ? 9 : Math.max(3.5, 6.5 * room),
-    colour: colours.get(peer.model),
   }));
   return [
     {
@@ -48,7 +46,6 @@ export function layout(us, peers) {
       x: MIDDLE,
       y: MIDDLE,
       radius: named ? 15 : 12,
-      colour: colours.get(us.model),
     },
     ...nodes,
   ];
@@ -76,19 +73,11 @@ function rings(peers, first, single) {
   return { placed: peers.map((peer, index) => ({ peer, ...slots[index] })), beyond: first + RING.apart * sizes.length };
 }
 
-/** Colours for the models of most nodes; the others share the last one. */
-function coloursOf(nodes) {
-  const counts = new Map();
-  for (const { model } of nodes) counts.set(model, (counts.get(model) ?? 0) + 1);
-  const ranked = [...counts.keys()].sort((one, other) => counts.get(other) - counts.get(one) || compare(one, other));
-  return new Map(ranked.map((model, index) => [model, Math.min(index, COLOURS - 1)]));
-}
-
 /**
  * Describes the picture. `known` is the API's answer about links, `used` the number of groups learnt from, by peer.
- * `chosen` is the id of the node whose connections stand out; null for none.
+ * `chosen` is the id of the node whose connections stand out, `model` the model whose nodes do; null for none.
  */
-export function graph(known, used, chosen = null) {
+export function graph(known, used, chosen = null, model = null) {
   const [us, ...peers] = nodesOf(known, used);
   const nodes = layout(us, peers);
   const at = new Map(nodes.map((node) => [node.id, node]));
@@ -117,7 +106,7 @@ export function graph(known, used, chosen = null) {
       d: ofChosen.map((id) => chord(at.get(chosen), at.get(id))).join("") || "M0 0",
     }),
     element("g", {}, ...spokes),
-    element("g", {}, ...[...rest, own].map((node) => dot(node, named, chosen, ofChosen))),
+    element("g", {}, ...[...rest, own].map((node) => dot(node, named, chosen, ofChosen, model))),
   );
 }
 
@@ -173,9 +162,11 @@ export function connectionsOf(known, used, id) {
   return `${what}; ${counted(names.length, "connection")} known${names.length ? `: ${listed(names, 12)}` : ""}.`;
 }
 
-function dot(node, named, chosen, ofChosen) {
-  const isOut = chosen !== null && node.id !== chosen && !ofChosen.includes(node.id);
-  const kind = ["node", `c${node.colour}`, node.us ? "us" : "", node.connected ? "" : "away", isOut ? "out" : ""];
+function dot(node, named, chosen, ofChosen, model) {
+  const isFar = chosen !== null && node.id !== chosen && !ofChosen.includes(node.id);
+  const isOut = isFar || (model !== null && node.model !== model);
+  const learnt = node.used > 0 ? "learnt" : "";
+  const kind = ["node", node.us ? "us" : learnt, node.connected ? "" : "away", isOut ? "out" : ""];
   const [cx, cy] = [node.x.toFixed(1), node.y.toFixed(1)];
   const circle = element("circle", { class: kind.filter(Boolean).join(" "), cx, cy, r: node.radius.toFixed(1) });
   const title = element("title", {}, `${node.name}, ${node.model}${node.us ? " (this node)" : `; ${state(node)}`}`);
@@ -215,37 +206,28 @@ export function mostUsed(peers) {
   const most = peers.filter(({ used }) => used > 0).sort((one, other) => other.used - one.used);
   if (!most.length) return "Lines are connections. Nothing has been learnt from a peer yet.";
   const named = most.slice(0, 3).map(({ name, used }) => `${name} (${counted(used, "group")})`);
-  return `Green lines: learnt from, the broader the more. Most from ${listed(named)}.`;
+  return `Green: learnt from, the broader the more. Most from ${listed(named)}.`;
 }
 
-/** Describes which colour stands for which model, and how many nodes train it. */
-export function models(us, peers) {
-  const colours = coloursOf([us, ...peers]);
+/** Describes which models are trained, and by how many nodes; a click on one, `chosen`, shows its nodes. */
+export function models(nodes, chosen) {
   const counts = new Map();
-  for (const { model } of [us, ...peers]) counts.set(model, (counts.get(model) ?? 0) + 1);
-  const entries = [...colours].slice(0, COLOURS - 1).map(([model, colour]) => entry(colour, model, counts.get(model)));
-  const left = [...colours.keys()].slice(COLOURS - 1);
-  if (left.length === 1) entries.push(entry(COLOURS - 1, left[0], counts.get(left[0])));
-  else if (left.length)
-    entries.push(
-      entry(
-        COLOURS - 1,
-        counted(left.length, "other model"),
-        left.reduce((sum, model) => sum + counts.get(model), 0),
-      ),
-    );
-  return element("ul", { class: "models" }, ...entries);
+  for (const { model } of nodes) counts.set(model, (counts.get(model) ?? 0) + 1);
+  const ranked = [...counts].sort(([one, some], [other, more]) => more - some || compare(one, other));
+  const left = ranked.slice(MODELS);
+  const rest = left.reduce((sum, [, count]) => sum + count, 0);
+  return element(
+    "ul",
+    { class: "models" },
+    ...ranked.slice(0, MODELS).map(([model, count]) => element("li", {}, entry(model, count, chosen))),
+    left.length ? element("li", {}, `${counted(left.length, "other model")} ${number(rest)}`) : null,
+  );
 }
 
-const entry = (colour, model, count) =>
+const entry = (model, count, chosen) =>
   element(
-    "li",
-    {},
-    element(
-      "svg",
-      { width: 12, height: 12, "aria-hidden": "true" },
-      element("circle", { class: `node c${colour}`, cx: 6, cy: 6, r: 5 }),
-    ),
-    ` ${model} `,
+    "button",
+    { type: "button", "data-model": model, "aria-pressed": String(model === chosen) },
+    `${model} `,
     element("b", {}, number(count)),
   );

@@ -11,7 +11,8 @@ import { rollouts } from "./rollouts.js";
 import { samples } from "./samples.js";
 import { accounts, headline, picture } from "./skills.js";
 import { number, percent, size } from "./text.js";
-import { drawSkills, lines, onChoice } from "./timeline.js";
+import { drawSkills, lines, news, onChoice } from "./timeline.js";
+import { showTrying } from "./try.js";
 import {
   alarms,
   doing,
@@ -21,6 +22,7 @@ import {
   notes,
   notesCount,
   settings,
+  soon,
   swarm,
   swarmCount,
   title,
@@ -39,7 +41,7 @@ let allPeers = false;
 let updates = 0; // statuses received from the node
 let drawing = false;
 const chosen = { curve: "mean", by: "time" }; // of the chart of skills
-const pointed = { at: null, chosen: null }; // ids in the picture of links: under the pointer, and chosen to stay
+const pointed = { at: null, chosen: null, model: null }; // in the picture of links: ids under the pointer and chosen, a model
 const answers = {}; // the newest ones, by address
 const visible = new Set(); // names of the parts on the screen
 
@@ -58,7 +60,7 @@ const PARTS = {
     place: "chart-skills",
     needs: [HISTORY],
     every: 10,
-    draw: () => drawSkills(answers[HISTORY], chosen),
+    draw: drawHistory,
   },
   samples: { place: "samples", needs: ["samples"], every: 5, draw: shown("samples", samples) },
   graph: { place: "graph", needs: ["links", "peers"], every: 10, draw: drawGraph },
@@ -148,7 +150,9 @@ function drawLink() {
   show($("link"), live ? "live" : ended && !another ? "ended" : away);
   const kind = live ? "yes" : "no";
   if ($("link").dataset.live !== kind) $("link").dataset.live = kind;
-  if (answers.status) showButtons(answers.status, live);
+  if (!answers.status) return;
+  showButtons(answers.status, live);
+  showTrying(answers.status, live, answers.gains);
 }
 
 /** Says who answers in this node's place, and shows nothing of it. */
@@ -173,18 +177,25 @@ function drawStatus() {
 
 function drawHeadline() {
   const { status, gains } = answers;
-  const ended = !live && status.state === "stopping";
+  const isOver = !live && status.state === "stopping";
   const known = gains && gains.mean_now !== null;
-  show($("headline"), ...headline(status.name || "This node", gains, status.waiting_for, ended ? "ended" : "now"));
+  const told = { isOver, isPaused: live && Boolean(status.paused), news: news(answers[HISTORY]) };
+  show($("headline"), ...headline(status.name || "This node", gains, status.waiting_for, told));
   show($("doing"), known || !live ? doing(status, { live, seen_seconds: seenSeconds }) : "");
+  if (!known) show($("skills"), ...(isOver ? [] : soon(status)));
 }
 
 function drawGains() {
   drawHeadline();
-  show($("skills"), ...picture(answers.gains));
+  if (answers.gains.mean_now !== null) show($("skills"), ...picture(answers.gains));
   const explained = accounts(answers.gains);
   $("how").hidden = explained.length === 0;
   show($("accounts"), ...explained);
+}
+
+function drawHistory() {
+  drawSkills(answers[HISTORY], chosen, answers.gains ?? null);
+  drawHeadline();
 }
 
 function drawGraph() {
@@ -200,12 +211,12 @@ function drawGraph() {
   const known = ({ peer }) => links.nodes.some((node) => node.peer === peer);
   for (const kind of ["at", "chosen"]) if (!known({ peer: pointed[kind] })) pointed[kind] = null;
   const shown = pointed.at ?? pointed.chosen;
-  show($("graph"), graph(links, used, shown));
+  show($("graph"), graph(links, used, shown, pointed.model));
   showChoice([us, ...others]);
   show($("links-of"), shown === null ? "" : connectionsOf(links, used, shown));
   show(
     $("graph-models"),
-    models(us, others),
+    models([us, ...others], pointed.model),
     others.length === 0 ? "" : element("p", { class: "aside" }, mostUsed(others)),
   );
 }
@@ -227,18 +238,21 @@ function point(kind, id) {
 
 function drawMachine() {
   const { rounds, usage } = answers[HISTORY];
+  const [ofRounds, ofUsage] = [{ gaps: rounds.gaps }, { gaps: usage.gaps }];
   const series = (timeline, ...names) => lines(timeline, ({ name }) => names.includes(name));
   draw($("chart-tokens"), series(rounds, "generated_tokens_per_second", "trained_tokens_per_second"), {
+    ...ofRounds,
     label: "Tokens a second",
   });
   const held = ["learner_memory_bytes", "swarm_memory_bytes", "supervisor_memory_bytes", "device_used_memory_bytes"];
-  draw($("chart-memory"), series(usage, ...held), { label: "Memory", format: size });
+  draw($("chart-memory"), series(usage, ...held), { ...ofUsage, label: "Memory", format: size });
   draw($("chart-traffic"), series(usage, "sent_bytes_per_second", "received_bytes_per_second"), {
+    ...ofUsage,
     label: "Traffic a second",
     format: size,
   });
-  draw($("chart-device"), series(usage, "device_utilization"), { max: 1, label: "Use of the GPU", format: percent });
-  draw($("chart-power"), series(usage, "device_power_watts"), { label: "Power of the GPU, watts" });
+  draw($("chart-device"), series(usage, "device_utilization"), { ...ofUsage, max: 1, label: "Use of the GPU", format: percent });
+  draw($("chart-power"), series(usage, "device_power_watts"), { ...ofUsage, label: "Power of the GPU, watts" });
 }
 
 function drawPeers() {
@@ -299,6 +313,10 @@ const nodeAt = ({ target }) => target.closest?.("[data-peer]")?.dataset.peer ?? 
 $("graph").addEventListener("pointerover", (event) => event.pointerType === "mouse" && point("at", nodeAt(event)));
 $("graph").addEventListener("pointerleave", () => point("at", null));
 $("graph").addEventListener("click", (event) => point("chosen", nodeAt(event)));
+$("graph-models").addEventListener("click", ({ target }) => {
+  const model = target.closest("[data-model]")?.dataset.model;
+  if (model !== undefined) point("model", pointed.model === model ? null : model);
+});
 $("choose-node").addEventListener("change", ({ target }) => point("chosen", target.value || null));
 $("peers-all").addEventListener("click", () => {
   allPeers = true;

@@ -4,22 +4,23 @@ import { draw } from "./charts.js";
 import { $, show } from "./dom.js";
 import { accounts, headline, picture } from "./skills.js";
 import { score, short, size } from "./text.js";
-import { drawSkills, onChoice } from "./timeline.js";
+import { drawSkills, news, onChoice } from "./timeline.js";
 
 const FORMATS = { score, size, short };
 const { name, gains, history, charts, ended } = JSON.parse($("facts").textContent);
 const chosen = { curve: "mean", by: "step" };
 
 if (gains) {
-  show($("headline"), ...headline(name, gains, "no round is recorded", ended ? "ended" : "now"));
+  show($("headline"), ...headline(name, gains, "no round is recorded", { isOver: ended, news: news(history) }));
   show($("skills"), ...picture(gains));
   show($("accounts"), ...accounts(gains));
   $("how").hidden = false;
 }
 
 if (history) {
-  drawSkills(history, chosen);
-  onChoice(chosen, () => drawSkills(history, chosen));
+  const drawn = () => drawSkills(history, chosen, gains);
+  drawn();
+  onChoice(chosen, drawn);
 }
 
 for (const [id, { lines, format, ...options }] of Object.entries(charts))

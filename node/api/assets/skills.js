@@ -10,12 +10,15 @@ const TASKS_OF_PEER = 2; // named beside a peer in the table
 const TASKS_NAMED = 3; // in a sentence
 const WORTH = 0.1; // gained on one task from one peer: worth a word in the sentence
 
-/** Describes the sentences above the picture. `gains` is the API's answer, or null; `tense` is "now" or "ended". */
-export function headline(name, gains, doing, tense = "now") {
+/**
+ * Describes the sentences above the picture. `gains` is the API's answer, or null; `news` is what else a person
+ * must know.
+ */
+export function headline(name, gains, doing, { isOver = false, isPaused = false, news = null } = {}) {
   if (!gains || gains.mean_now === null) {
-    const text = tense === "ended" ? `${name} ended before its first result.` : `${name} is starting.`;
+    const state = isOver ? "ended before its first result" : isPaused ? "is paused before its first result" : "is starting";
     return [
-      element("p", { class: "headline" }, text),
+      element("p", { class: "headline" }, `${name} ${state}.`),
       element("p", { class: "lead" }, doing ? `${capital(doing)}.` : "Its first round follows."),
     ];
   }
@@ -28,12 +31,13 @@ export function headline(name, gains, doing, tense = "now") {
       "p",
       { class: "headline" },
       `${name} ${moved} `,
-      element("strong", {}, score(now)),
-      isAlone ? " by itself." : " with others.",
+      element("strong", { class: by === null ? null : isAlone ? "itself" : "others" }, score(now)),
+      `${isAlone ? " by itself" : " with others"}${isPaused ? ", and is paused" : ""}.`,
     ),
+    news === null ? null : element("p", { class: "lead news" }, news),
     element("p", { class: "lead" }, ...sources(gains)),
     element("p", { class: "lead" }, ...losses(gains)),
-  ];
+  ].filter((part) => part !== null);
 }
 
 /** Where the gain came from. The colours are those of the picture, so the sentence is its legend too. */
@@ -55,13 +59,19 @@ function sources(gains) {
       ? []
       : [", ", key("unknown", change(not_attributed)), " is not attributed to anybody"];
   return [
-    key("others", Math.abs(from_others) < LEAST ? "Nothing" : change(from_others)),
-    ` it has from ${named.length ? listed(named) : "others"}, `,
-    key("itself", change(from_itself)),
-    ` it learnt by itself`,
+    ...part("others", from_others, tasks, ` it has from ${named.length ? listed(named) : "others"}`, "What it has from others"),
+    ", ",
+    ...part("itself", from_itself, tasks, " it learnt by itself", "what it learnt by itself"),
     ...unknown,
     `, since round ${number(since)}, when it first learnt from others.${over}`,
   ];
+}
+
+/** One source in the sentence. Where its gains and losses weigh the same, a sign before zero would say nothing. */
+function part(kind, gain, tasks, said, what) {
+  if (Math.abs(gain) >= LEAST) return [key(kind, change(gain)), said];
+  const moved = tasks.some((task) => task.change !== null && Math.abs(task[`from_${kind}`]) >= LEAST);
+  return moved ? [`${what} and what it lost weigh the same`] : [key(kind, kind === "others" ? "Nothing" : "nothing"), said];
 }
 
 /** The task on which this node gained most from a peer, where that is most of it. */
@@ -70,7 +80,7 @@ function mainly({ by_task: byTask }) {
   return most && most[1] >= WORTH ? ` (${most[0]} ${change(most[1])})` : "";
 }
 
-const key = (kind, text) => element("span", { class: `key ${kind}` }, text);
+export const key = (kind, text) => element("span", { class: `key ${kind}` }, text);
 
 /** What fell. The numbers beside the bars are of the same computation: the two never contradict each other. */
 function losses({ losses: lost, tasks }) {
@@ -137,7 +147,8 @@ function row(task) {
   const from = task.peers.filter(({ gain }) => gain >= LEAST).map(({ name }) => name ?? "other peers");
   const lost = best - now >= LEAST ? `, ${score(best - now)} below its best` : "";
   const whose = from.length ? ` with ${listed(from)}` : " with others";
-  const said = `: ${score(before)} before others, ${change(from_itself)} by itself, ${change(from_others)}${whose}${lost}; now`;
+  const moved = by === null ? "the change may be chance" : `${change(from_itself)} by itself, ${change(from_others)}${whose}`;
+  const said = `: ${score(before)} before others, ${moved}${lost}; now`;
   return element(
     "li",
     { title: said.slice(2, -5) },
@@ -152,7 +163,7 @@ function row(task) {
     element("b", {}, score(now)),
     element(
       "span",
-      { class: by < 0 ? "delta bad" : "delta", title: by === null ? `${change(now - before)} may be chance` : "" },
+      { class: by < 0 ? "delta bad" : "delta", title: by === null ? "the change may be chance" : "" },
       by === null ? "≈" : change(by),
     ),
   );
@@ -208,9 +219,9 @@ export function accounts(gains) {
       ["task", (task) => task.task, ""],
       ["first", (task) => score(task.first), "number"],
       ["before others", (task) => score(task.before), "number"],
-      ["by itself", (task) => change(task.from_itself), "number"],
-      ["with others", (task) => change(task.from_others), "number"],
-      ["not attributed", (task) => change(task.not_attributed), "number"],
+      ["by itself", (task) => beyondChance(task, task.from_itself), "number"],
+      ["with others", (task) => beyondChance(task, task.from_others), "number"],
+      ["not attributed", (task) => beyondChance(task, task.not_attributed), "number"],
       ["now", (task) => score(task.now), "number"],
       ["best", (task) => score(task.best), "number"],
     ],
@@ -238,6 +249,9 @@ export function accounts(gains) {
     ...gains.losses.map(({ sentence }) => element("p", { class: "bad" }, sentence)),
   ].filter((part) => part !== null);
 }
+
+/** A part of a task's change; without a sign where the whole of it may be chance. */
+const beyondChance = (task, part) => (task.change === null ? "≈" : change(part));
 
 function mostOf(byTask) {
   const most = Object.entries(byTask)

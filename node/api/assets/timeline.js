@@ -3,6 +3,7 @@
 
 import { draw } from "./charts.js";
 import { $, element, show } from "./dom.js";
+import { key } from "./skills.js";
 import { ago, capital, clock, counted, number, score } from "./text.js";
 
 const LINES = 12; // those that changed most; more cannot be told apart
@@ -10,25 +11,24 @@ const MARKS_LISTED = 60;
 const JUMP = 0.3; // of a reward, within a sixth of the chart: worth a sentence
 const DONE = 0.9; // of a rise: where it ends
 const SIXTH = 1 / 6;
-const SIGNS = {
-  start: "▸",
-  restart: "↻",
-  came: "▲",
-  left: "▽",
-  averaged: "⇄",
-  taken_back: "↩",
-  loss: "▼",
-  checkpoint: "",
-};
+const NEWS = { withdrawn: "", taken_back: " The weights from before it are back." }; // worth a sentence above everything
+const NEWS_SECONDS = 3600;
+// What happened: its sign, and what that means. What happens often stands on the axis, without a sign.
 const KINDS = {
-  came: "peers came",
-  left: "peers left",
-  averaged: "weights averaged",
-  taken_back: "averaging taken back",
-  loss: "a task is being lost",
-  start: "the node started",
-  restart: "the learner started again",
-  checkpoint: "checkpoint",
+  came: ["▲", "peers came"],
+  left: ["▽", "peers left"],
+  withdrawn: ["◐", "learns less from a peer"],
+  taken_back: ["↩", "averaging taken back"],
+  loss: ["▼", "a task is being lost"],
+  best: ["★", "best checkpoint"],
+  adopted: ["⇓", "weights of peers taken over"],
+  start: ["▸", "the node started"],
+  restart: ["↻", "the learner started again"],
+  paused: ["‖", "paused"],
+  stopped: ["■", "the node stopped"],
+  averaged: ["", "weights averaged"],
+  checkpoint: ["", "checkpoint"],
+  gap: ["", "not training"],
 };
 
 /** The kinds of curves: title, which part of the history they are in, and which series. */
@@ -38,18 +38,22 @@ const CURVES = {
   heldOut: { title: "held-out prompts", of: "evaluations", name: "reward" },
 };
 
-/** Draws the chart as `chosen` says, {curve, by}: a key of CURVES, and "time" or "step". */
-export function drawSkills(history, chosen) {
-  const { lines: drawn, left, marks, moment } = skills(history, chosen.curve, chosen.by);
+/** Draws the chart as `chosen` says, {curve, by}: a key of CURVES, and "time" or "step". `gains` are the API's, or null. */
+export function drawSkills(history, chosen, gains) {
+  const { lines: drawn, left, marks, moment, fallen, gaps } = skills(history, chosen.curve, chosen.by, gains);
   $("over-time").hidden = !history.rounds.time_seconds.length;
   document.querySelector("[data-curve=heldOut]").hidden = !history.evaluations.time_seconds.length;
   const label = `Reward by task, ${CURVES[chosen.curve].title}`;
-  draw($("chart-skills"), drawn, { max: 1, by: chosen.by, marks, moment, format: score, label });
-  show($("moment"), moment ? moment.text : "");
+  const moments = moment ? [moment, ...fallen] : fallen;
+  draw($("chart-skills"), drawn, { max: 1, by: chosen.by, marks, moments, gaps, format: score, label });
+  show($("moment"), ...(moment ? moment.said : []));
   showMarks(marks);
+  const kinds = new Set([...marks.map(({ kind }) => kind), ...(gaps.length ? ["gap"] : [])]);
   show(
     $("signs"),
-    ...signsOf(marks).map(([kind, sign, text]) => element("span", {}, signed(kind, sign), ` ${text}`)),
+    ...Object.entries(KINDS)
+      .filter(([kind]) => kinds.has(kind))
+      .map(([kind, [sign, text]]) => element("span", {}, signed(kind, sign), ` ${text}`)),
     ...(left ? [element("span", {}, `${number(left)} tasks that changed less are not drawn`)] : []),
   );
 }
@@ -69,10 +73,18 @@ export function onChoice(chosen, redraw) {
   });
 }
 
-const signed = (kind, sign) => element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign || "|");
+const signed = (kind, sign) => element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign || (kind === "gap" ? "" : "|"));
 
-/** Returns {lines, marks, moment} for `draw`. */
-function skills(history, curve, by) {
+/** Says what the newest marks tell that a person must know, in a paragraph; null where nothing of the last hour does. */
+export function news(history) {
+  const marks = history?.marks ?? [];
+  const last = history?.rounds.time_seconds.at(-1) ?? 0;
+  const mark = marks.findLast(({ kind, until_seconds: at }) => kind in NEWS && at > last - NEWS_SECONDS);
+  return mark ? `${clock(mark.until_seconds)}: ${mark.text}.${NEWS[mark.kind]}` : null;
+}
+
+/** Returns {lines, marks, moment, fallen, gaps} for `draw`. */
+function skills(history, curve, by, gains) {
   const { of, name } = CURVES[curve];
   const timeline = history[of];
   const steps = timeline.series.find((series) => series.name === "round")?.values ?? [];
@@ -84,8 +96,17 @@ function skills(history, curve, by) {
     .map((series) => ({ name: series.task, x: kept(x), values: kept(series.values) }));
   const lines = mostChanged(all);
   lines.sort((one, other) => (newest(other.values) ?? 0) - (newest(one.values) ?? 0));
-  const moment = curve === "mean" ? jump(lines, history, by) : null;
-  return { lines, left: all.length - lines.length, marks: marks(history, lines[0]?.x ?? [], by), moment };
+  const moment = curve === "mean" ? jump(lines, history, by, gains) : null;
+  const since = (loss) => (by === "step" ? loss.since_round : loss.since_seconds);
+  const fallen = (gains?.losses ?? []).map((loss) => ({ line: loss.task, from: since(loss), to: Infinity, kind: "lost" }));
+  return {
+    lines,
+    left: all.length - lines.length,
+    marks: marks(history, lines[0]?.x ?? [], by),
+    moment,
+    fallen: curve === "mean" ? fallen : [],
+    gaps: by === "time" ? (timeline.gaps ?? []) : [],
+  };
 }
 
 /** The other lines over time, such as bytes a second. */
@@ -114,7 +135,7 @@ function marks(history, xs, by) {
   return (history.marks ?? [])
     .map((mark) => ({
       kind: mark.kind,
-      sign: SIGNS[mark.kind] ?? "•",
+      sign: KINDS[mark.kind]?.[0] ?? "•",
       text: `${clock(mark.time_seconds, { withSeconds: true })} ${mark.text}`,
       x: at(mark, by),
     }))
@@ -123,12 +144,6 @@ function marks(history, xs, by) {
 }
 
 const at = (mark, by) => (by === "step" ? mark.round : mark.time_seconds);
-
-/** The signs that stand in the chart, with their meaning. */
-const signsOf = (marks) =>
-  Object.keys(KINDS)
-    .filter((kind) => marks.some((mark) => mark.kind === kind))
-    .map((kind) => [kind, SIGNS[kind], KINDS[kind]]);
 
 /** Lists what the signs of the chart stand for, the newest first, to be read without a pointer. */
 function showMarks(marks) {
@@ -148,7 +163,7 @@ function showMarks(marks) {
  * Finds the greatest rise of one line within a sixth of the chart, and says it in words with the last peers that came
  * meanwhile or up to a sixth before. A rise with which peers came is preferred. Null where no line rose by JUMP.
  */
-function jump(lines, history, by) {
+function jump(lines, history, by, gains) {
   const found = [];
   const sixth = lines.length ? (lines[0].x.at(-1) - lines[0].x[0]) * SIXTH : 0;
   for (const { name, x, values } of lines) {
@@ -163,7 +178,7 @@ function jump(lines, history, by) {
   }
   const withPeers = found.filter((each) => cameWith(each, history, by, sixth).length);
   const best = (withPeers.length ? withPeers : found).reduce((a, b) => (b.rise > (a?.rise ?? 0) ? b : a), null);
-  return best && { ...best, text: said(best, history, by, sixth) };
+  return best && { ...best, ...said(best, history, by, sixth, gains) };
 }
 
 /** A rise ends where most of it is done, so that a peer that came later has no part in it. */
@@ -186,7 +201,8 @@ function lowest(values, from, to) {
   return found;
 }
 
-function said(rise, history, by, sixth) {
+/** Returns {kind, said}: whose the rise is, as the bars have it, for its colour; and the sentence. */
+function said(rise, history, by, sixth, gains) {
   const { line, low, high, from, to } = rise;
   const inWords = (span) => (by === "step" ? counted(Math.round(span), "round") : ago(span));
   const came = cameWith(rise, history, by, sixth);
@@ -199,5 +215,8 @@ function said(rise, history, by, sixth) {
           .join("; "),
       )}.`
     : "";
-  return `${line} rose from ${score(low)} to ${score(high)} within ${inWords(to - from)}.${told}`;
+  const gain = gains?.tasks.find(({ task }) => task === line);
+  const kind = gain && gain.from_others > gain.from_itself ? "others" : "itself";
+  const text = ` from ${score(low)} to ${score(high)} within ${inWords(to - from)}.${told}`;
+  return { kind, said: [key(kind, `${line} rose`), text] };
 }

@@ -23,6 +23,30 @@ export function doing(status, { live, seen_seconds }) {
   return `${capital(status.waiting_for || status.state)}. Up ${ago(up)}${rate}.`;
 }
 
+/** Describes what happens until the first result is there, in the order in which it does; what is done is marked. */
+export function soon({ ready, round }) {
+  const at = round ? 2 : ready ? 1 : 0;
+  const steps = [
+    ["The model is loaded"],
+    ["It answers its first questions, and the answers are scored"],
+    ["The first result stands here", "about a minute after the start with a built-in model, later with a large one"],
+  ];
+  return [
+    element(
+      "ol",
+      { class: "soon" },
+      ...steps.map(([text, aside], index) =>
+        element(
+          "li",
+          { class: index < at ? "done" : index === at ? "now" : null, "aria-current": index === at ? "step" : null },
+          text,
+          aside ? element("span", { class: "aside" }, aside) : null,
+        ),
+      ),
+    ),
+  ];
+}
+
 /** Describes what the owner must know at once: it stands above everything else. */
 export function alarms({ not_saved: unsaved, damaged, clock: wrong, hangs, nothing_learnt: idle }) {
   const said = [];
@@ -55,7 +79,7 @@ export function figures(status) {
         "state",
         status.state,
         `up ${ago(status.uptime_seconds)}`,
-        { training: "good", recovering: "bad", stopping: "warn" }[status.state],
+        { recovering: "bad", stopping: "warn" }[status.state],
       ),
       row("doing", status.waiting_for || "–"),
       row("round", number(round?.round), round ? `${number(round.seconds, 1)} s each` : (status.loading?.what ?? "")),

@@ -38,8 +38,8 @@ from node.learner.allocation.success import SuccessTracker
 from node.learner.generation.own_rollouts import Rollout
 from node.learner.objective.alignment import text_alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
+from node.tasks.answers import RIGHT
 
-RIGHT: Final = 0.5  # a reward from here up is a right answer
 MOST_ANSWERS: Final = 256  # of one class
 MOST_TOKENS: Final = 1 << 16  # of all classes together, prompts included; at most 400 kB of a checkpoint
 PromptIds = tuple[int, ...]

@@ -15,6 +15,8 @@ from node.api.answers import paused_line, peer_view
 from node.api.record import RunRecord
 from node.api.types import ChildStatus, NodeState, NodeStatus, Paused, PeersAnswer
 from node.events import Averaged, CheckpointSaved, ForeignGroups, GroupOutcome, LearnerReady, Phases, RoundDone, Usage
+from node.trying.messages import TryRequest
+from node.trying.tried import Tried
 from protocol.messages import Heartbeat, TaskSuccess
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
 
@@ -79,6 +81,9 @@ class SimulatedNode:
     def resume(self, for_seconds: float | None) -> Paused | None:
         self.change(paused=None, state=NodeState.TRAINING, waiting_for="the learner is starting")
         return None
+
+    async def try_model(self, request: TryRequest) -> Tried:
+        raise AssertionError(f"a simulated node answers no question: {request.text}")
 
     def change(self, **changes: object) -> None:
         """Changes fields of the status, as an event would."""

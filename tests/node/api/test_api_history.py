@@ -17,11 +17,15 @@ from node.api.history import MAX_POINTS, MAX_TASKS, History
 from node.api.record import RunRecord, recorded_run
 from node.api.series import Kind, Stretch, Track, downsampled, merge, sample
 from node.api.types import HistoryAnswer
-from node.events import RoundDone, Usage, encode_event
+from node.events import Evaluated, RoundDone, Usage, encode_event
 from tests.examples import examples
 from tests.factories import round_done
 
 KINDS: dict[str, Kind] = {"mean": "mean", "last": "last", "max": "max"}
+EVALUATED = Evaluated(
+    time_seconds=500.0, round=1, policy_version=1, prompts=8, reward=0.5, reward_by_task={}, validation=0.5,
+    best_round=1, best_reward=0.5, seconds=480.0,
+)  # fmt: skip
 values = st.dictionaries(st.sampled_from(["mean", "last", "max", "other"]), st.floats(-1e6, 1e6))
 runs = st.lists(values, min_size=1, max_size=60).map(
     lambda run: [sample(float(at), each) for at, each in enumerate(run)]
@@ -135,6 +139,34 @@ def test_traffic_is_a_rate_and_has_a_gap_at_a_restart_of_the_swarm_process() -> 
     assert named["sent_bytes_per_second"] == (None, 200.0, None, None, None)
     assert named["received_bytes_per_second"] == (None, 50.0, None, None, None)
     assert named["learner_memory_bytes"] == (5, 5, 5, 5, 5)
+
+
+def test_time_in_which_no_round_ran_is_a_gap_across_a_restart_too() -> None:
+    def rounds(first: int, began_seconds: float) -> History:
+        history = History()
+        for number in range(first, first + 20):
+            history.add_round(round_done(number, time_seconds=began_seconds + 10.0 * (number - first), seconds=9.0))
+        return history
+
+    stopped, resumed = 190.0, 5000.0
+    answer = rounds(21, resumed).appended_to(rounds(1, 0.0)).answer(points=3)
+    assert answer.rounds.gaps == answer.evaluations.gaps == ((stopped, resumed - 9.0),)
+    assert answer.usage.gaps == () and rounds(1, 0.0).answer().rounds.gaps == ()
+    assert rounds(21, resumed).appended_to(rounds(1, 0.0)).answer(seconds=60.0).rounds.gaps == ()
+
+
+def test_time_spent_on_held_out_prompts_and_slow_rounds_are_no_gaps_and_gaps_are_bounded() -> None:
+    history = History()
+    history.add_round(round_done(1, time_seconds=10.0, seconds=9.0))
+    history.add_evaluation(EVALUATED)
+    history.add_round(round_done(2, time_seconds=EVALUATED.time_seconds + 10.0, seconds=9.0))
+    history.add_round(round_done(3, time_seconds=EVALUATED.time_seconds + 3000.0, seconds=2985.0))
+    assert history.answer().rounds.gaps == ()
+    track = Track()
+    for number in range(2 * series.MAX_GAPS):
+        track.add(sample(1000.0 * number * number, {}))
+    gaps = track.gaps()
+    assert len(gaps) == series.MAX_GAPS and gaps == tuple(sorted(gaps))
 
 
 def test_a_process_that_does_not_run_leaves_a_gap() -> None:

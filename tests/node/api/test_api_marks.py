@@ -11,7 +11,15 @@ from node.api.marks import MAX_MARKS, MAX_OF_A_KIND, Marks
 from node.api.presence import ABSENT_SECONDS, MAX_NAMED, Presence
 from node.api.run_changes import Change, RunChanges
 from node.api.types import HeartbeatView, PeerView
-from node.events import Averaged, CheckpointSaved, LearnerReady, NamedPeer, PeersChanged
+from node.events import (
+    Averaged,
+    CheckpointSaved,
+    Evaluated,
+    LearnerReady,
+    NamedPeer,
+    PeersChanged,
+    Stopped,
+)
 
 HOSTILE = "\x1b[31m<script>\u202e\n"
 
@@ -65,6 +73,28 @@ def test_what_happened_stands_in_order_with_its_words() -> None:
         ("left", "bob left", 1),
     ]
     assert [mark.kind for mark in marks.answer(since_seconds=4.0)] == ["averaged", "restart", "left"]
+
+
+def test_pauses_ends_and_the_one_best_checkpoint_are_marks() -> None:
+    def evaluated(number: int, reward: float, best_round: int) -> Evaluated:
+        return Evaluated(
+            time_seconds=float(number), round=number, policy_version=number, prompts=8, reward=reward,
+            reward_by_task={}, validation=reward, best_round=best_round, best_reward=reward, seconds=1.0,
+        )  # fmt: skip
+
+    def stopped(second: float, because: str) -> Stopped:
+        return Stopped(time_seconds=second, round=9, because=because, tokens_generated_total=1, checkpoint=None)
+
+    marks = marks_of(
+        evaluated(1, 0.25, 1),
+        evaluated(2, 0.5, 2),
+        evaluated(3, 0.375, 2),
+        stopped(4.0, "paused"),
+        stopped(7.0, "asked"),
+    )
+    told = [(mark.kind, mark.time_seconds) for mark in marks.answer()]
+    assert told == [("best", 2.0), ("paused", 4.0), ("stopped", 7.0)]
+    assert "round 2" in marks.answer()[0].text and "0.50" in marks.answer()[0].text
 
 
 def test_dense_marks_are_merged_and_sparse_ones_stay() -> None:

@@ -18,6 +18,7 @@ from node.configuration import TasksSection
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
 from node.policy.policy import Policy
+from node.tasks.answers import RIGHT
 from node.tasks.catalogue import JudgedAnswer, find_task
 from node.tasks.split import Part, part_of
 from node.trying.questions import task_questions, typed_questions
@@ -177,7 +178,8 @@ def test_small_data_set_ends_after_each_of_its_questions(tmp_path: Path) -> None
 
 
 def answer(reward: float, model: str = "base", text: str = "4", *, ended: bool = True) -> Answer:
-    return Answer(model, 0, None, text, 3, ended, JudgedAnswer(reward, text, "the whole text", None))
+    judged = JudgedAnswer(reward, text, "the whole text", None)
+    return Answer(model, 0, None, text, 3, ended, judged, reward >= RIGHT)
 
 
 def test_answers_are_escaped_and_their_lines_stand_beside_their_model() -> None:
