@@ -6,7 +6,6 @@ norm · queries, keys, values · rotate and keep · attend (· join) · output �
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 from typing import Final
 
@@ -18,8 +17,8 @@ from node.engines.lean.device_rows import DevicePrompts, DeviceRows
 from node.engines.lean.packing import LayerWeights
 from node.engines.lean.projections import DenseProjection
 from node.kernels.dispatch import is_for_triton
+from node.kernels.trial import agrees
 
-log = logging.getLogger(__name__)
 HALF_FORMATS: Final = (torch.bfloat16, torch.float16)  # for float32 the vendor's products are faster
 
 
@@ -80,17 +79,12 @@ def step_kernels_for(shape: ModelShape, device: torch.device, dtype: torch.dtype
 
 @cache
 def _agree(queries: int, size: int, device: torch.device, dtype: torch.dtype) -> bool:
-    from triton.errors import TritonError
+    def disagreement() -> str | None:
+        from node.kernels.decoding.agreement import disagreement
 
-    from node.kernels.decoding.agreement import disagreement
+        return disagreement(queries, size, device, dtype)
 
-    try:
-        why = disagreement(queries, size, device, dtype)
-    except (RuntimeError, TritonError) as error:
-        why = f"{type(error).__name__}: {error}"
-    if why is not None:
-        log.warning("the kernels for generating do not work on %s, so torch generates, slower: %s", device, why)
-    return why is None
+    return agrees("generating", device, disagreement)
 
 
 def _processors(device: torch.device) -> int:

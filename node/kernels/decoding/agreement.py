@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from node.kernels.decoding.triton_attention import Rows, attend, rotate_and_keep
 from node.kernels.decoding.triton_mlp import gated
+from node.kernels.trial import differ
 
 ROWS, KV_HEADS, SLOTS, OWN, HIDDEN = 3, 2, 160, 5, 96
 
@@ -38,16 +39,16 @@ def disagreement(queries: int, size: int, device: torch.device, dtype: torch.dty
     expected_heads = _rotated(heads[:, :, :-1].float(), table[positions])
     rotate_and_keep(heads, None, table, 1e-6, rows)
     bound = 2 * torch.finfo(dtype).eps if dtype != torch.float32 else 1e-4
-    if _differ(heads[:, :, :queries], expected_heads[:, :, :queries], bound):
+    if differ(heads[:, :, :queries], expected_heads[:, :, :queries], bound):
         return "queries are rotated otherwise"
     expected = torch.stack([_attended(rows, heads, row) for row in range(ROWS)])
     for processors in (1, 4 * ROWS * KV_HEADS):
-        if _differ(attend(heads, rows, processors), expected, bound):
+        if differ(attend(heads, rows, processors), expected, bound):
             return "attention differs"
     x, norm, gate, up = normal(ROWS, HIDDEN), normal(HIDDEN), normal(HIDDEN, HIDDEN), normal(HIDDEN, HIDDEN)
     normed = (functional.rms_norm(x.float(), (HIDDEN,), None, 1e-6) * norm.float()).to(dtype).float()
     expected = functional.silu(normed @ gate.float().T) * (normed @ up.float().T)
-    return "the MLP differs" if _differ(gated(x, norm, gate, up, 1e-6, "silu"), expected, 4 * bound) else None
+    return "the MLP differs" if differ(gated(x, norm, gate, up, 1e-6, "silu"), expected, 4 * bound) else None
 
 
 def _rotated(x: Tensor, angles: Tensor) -> Tensor:
@@ -63,7 +64,3 @@ def _attended(rows: Rows, heads: Tensor, row: int) -> Tensor:
     values = torch.cat([rows.prompt_values[row, :, shared], rows.values[row, :, own]], 1).float()
     query = heads[row, :, :-2].float()
     return torch.softmax(query @ keys.transpose(1, 2) * query.shape[-1] ** -0.5, -1) @ values
-
-
-def _differ(found: Tensor, expected: Tensor, bound: float) -> bool:
-    return not bool((found.float() - expected).abs().max() <= bound * expected.abs().max())

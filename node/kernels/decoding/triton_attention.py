@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from node.kernels.decoding.triton_products import nearest, plus_product
+from node.kernels.triton_products import nearest, plus_product
 
 # Bytes of keys read at a time, with the values twice buffered within 48 KiB; AMD's registers hold half of that.
 _IS_AMD: Final = torch.version.hip is not None

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from node.kernels.decoding.triton_products import nearest, plus_product
+from node.kernels.triton_products import nearest, plus_product
 
 ACTIVATIONS: Final = ("silu", "gelu", "relu")  # names in a model's configuration; gelu is the exact one
 _ROWS: Final = 64

@@ -4,9 +4,9 @@ Prompts are often longer than answers, and every group repeats its prompt G time
 micro-batch runs its K distinct prompts once, right-padded, (K, P); gives each prompt's keys and values to its
 completions, through which gradients flow back; and runs the completions, in batches of similar length, right-padded,
 (B, T−1), on top. Causal attention makes right padding exact: a real token never attends to padding after it, and
-completions mask the padding of their prompts. Log-probabilities and gradients equal those of plain full sequences up to
-rounding. The head is applied to real tokens alone and never holds (N, V). ``PassSettings`` says what is kept for the
-backward pass and what is computed again.
+completions mask the padding of their prompts, or on a GPU attend by lengths. Log-probabilities and gradients equal
+those of plain full sequences up to rounding. The head is applied to real tokens alone and never holds (N, V).
+``PassSettings`` says what is kept for the backward pass and what is computed again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from node.kernels.linear_logp import linear_logps
+from node.kernels.training.row_lengths import RowLengths
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
-from node.learner.objective.network.attention import use_grouped_attention
+from node.learner.objective.network.attention import attends_by_lengths, use_grouped_attention
 from node.learner.objective.network.prompt_cache import PassCache, PromptRows
 from node.learner.objective.network.recomputation import recomputed_layers
 from node.learner.objective.network.tied_head import gradient_by_rows, tied_embedding, with_early_gradient
@@ -65,6 +66,7 @@ class Network:
     context: int  # positions that the model has
     layers: tuple[torch.nn.Module, ...]  # of the body, in their order; what recomputation works on
     vocabulary: int  # the head's first rows, which are tokens; those after them are padding
+    by_lengths: bool = False  # completions attend to their prompts by a GPU's kernels, not to copies under a mask
 
     @classmethod
     def of(cls, model: PreTrainedModel | PeftModel, vocabulary: int | None = None) -> Network:
@@ -88,7 +90,9 @@ class Network:
         layers = tuple(module for module in body.modules() if isinstance(module, GradientCheckpointingLayer))
         use_grouped_attention(causal)
         rows = len(head.weight)
-        return cls(body, head, not slides, context, layers, rows if vocabulary is None else min(vocabulary, rows))
+        tokens = rows if vocabulary is None else min(vocabulary, rows)
+        by_lengths = not slides and attends_by_lengths(causal, head.weight.device)
+        return cls(body, head, not slides, context, layers, tokens, by_lengths)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,7 +194,8 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
         states = last_hidden[prompt_of][:, None]  # (B, 1, D)
         if tokens.shape[1] > 1:
             before = [len(micro_batch.prompts[micro_batch.prompt_of[row]]) for row in rows]
-            cache = PassCache(prompt_cache, PromptRows(prompt_of, max(before)))
+            row_lengths = RowLengths.of(prompt_of, lengths - 1, prompt_lengths) if network.by_lengths else None
+            cache = PassCache(prompt_cache, PromptRows(prompt_of, max(before), row_lengths))
             # The last token needs no forward pass: nothing follows it.
             later = _run_on_prompts(network, passes, cache, tokens[:, :-1], before)  # (B, T-1, D)
             states = torch.cat([states, later], dim=1)  # (B, T, D)
@@ -209,9 +214,11 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
 
 
 def _row_batches(micro_batch: MicroBatch) -> list[list[int]]:
-    """Returns which completions run at once. In step with other devices all do: each call gathers every weight."""
+    """Returns which completions run at once, those of a prompt side by side. In step with other devices all do: each
+    call gathers every weight."""
     lengths = [len(c.token_ids) for c in micro_batch.completions]
-    return [list(range(len(lengths)))] if micro_batch.in_step else rows_by_length(lengths)
+    batches = [list(range(len(lengths)))] if micro_batch.in_step else rows_by_length(lengths)
+    return [sorted(rows, key=micro_batch.prompt_of.__getitem__) for rows in batches]
 
 
 def rows_by_length(lengths: Sequence[int]) -> list[list[int]]:
@@ -236,11 +243,12 @@ def _run_on_prompts(
 ) -> Tensor:
     """Returns the last hidden state (B, T, D) of ids (B, T), each row after its prompt in ``cache``.
 
-    Padding behind ids needs no mask, since no real token attends to what follows it; padding behind prompts does.
+    Padding behind ids needs no mask, since no real token attends to what follows it; padding behind prompts does,
+    unless attention goes by lengths.
     """
     before = torch.tensor(prompt_lengths, device=ids.device)[:, None]  # (B, 1)
     mask = None
-    if min(prompt_lengths) < max(prompt_lengths):
+    if min(prompt_lengths) < max(prompt_lengths) and not network.by_lengths:
         prompt_columns = torch.arange(max(prompt_lengths), device=ids.device)  # (P,)
         mask = torch.cat([prompt_columns < before, torch.ones_like(ids, dtype=torch.bool)], dim=1)  # (B, P + T)
     positions = before + torch.arange(ids.shape[1], device=ids.device)  # (B, T)

@@ -15,6 +15,7 @@ from scripts.bench.gpu.drawing import drawing
 from scripts.bench.gpu.engine import engine
 from scripts.bench.gpu.head import head
 from scripts.bench.gpu.learner import LEARNERS, learner_round
+from scripts.bench.gpu.lengths import lengths
 from scripts.bench.gpu.limits import limits
 from scripts.bench.gpu.weights import sparse_updates, weight_diffs
 
@@ -37,6 +38,7 @@ SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
         "sparse": Section(sparse_updates, 50),
         "diffs": Section(weight_diffs, 40),
         "decoding": Section(decoding, 45),
+        "lengths": Section(lengths, 40),
         "drawing": Section(drawing, 40),
         "head": Section(head, 50),
         "engine": Section(engine, 60),

@@ -72,6 +72,8 @@ def compile_for(number: int, name: str) -> None:
         launch_draws(every)
         launch_head(every)
         launch_decoding(dtype)
+        if name != "sm_75":  # for which Triton has no products of tensor cores: passes have torch's attention there
+            launch_by_lengths(dtype, every)
 
 
 def compile_instead_of_launching() -> None:
@@ -176,6 +178,20 @@ def launch_decoding(dtype: torch.dtype) -> None:
         attend(heads, rows, 1000 if size == 128 else 1)
     if dtype != torch.float32:  # for which the engine has torch's products
         gated(zeros(256, 896), zeros(896), zeros(4864, 896), zeros(4864, 896), 1e-6, "silu")
+
+
+def launch_by_lengths(dtype: torch.dtype, every: bool) -> None:
+    from node.kernels.training.row_lengths import Heads, RowLengths
+    from node.kernels.training.triton_backward import slopes
+    from node.kernels.training.triton_forward import attended
+
+    places = torch.zeros(4, dtype=torch.int32)
+    for queries, size in [(7, 64), (4, 128)] if every else [(7, 64)]:
+        query, keys = (torch.zeros(4, heads, 100, size, dtype=dtype) for heads in (2 * queries, 2))
+        rows = RowLengths(places, places, places, torch.zeros(5, dtype=torch.int32))
+        heads = Heads(query, keys, keys, keys, keys)
+        mixed, logs = attended(heads, rows, 0.1)
+        slopes(mixed, mixed, logs, heads, rows, 0.1, 1)
 
 
 if __name__ == "__main__":

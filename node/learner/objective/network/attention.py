@@ -7,13 +7,15 @@ after a cached prompt, since torch's ``is_causal`` means the first column and no
 - no mask is made for queries that are the last of their columns, each attending to itself and everything before it;
 - a CPU takes grouped keys and values as they are, with or without mask, and goes through such queries block by block,
   so that columns which a block cannot see cost nothing;
-- CUDA takes FlashAttention for such queries, where it can: aligned to the last column, grouped, without mask.
+- CUDA takes FlashAttention for such queries, where it can: aligned to the last column, grouped, without mask;
+- a GPU with Triton takes kernels of our own for completions after prompts: by lengths, without copies of prompts.
 
 Everything else is done by transformers' function. Both registrations are of transformers' public interfaces.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -24,6 +26,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
+
+from node.kernels.dispatch import is_for_triton
+from node.kernels.training.attention_by_lengths import attend_by_lengths, has_products, suits
+from node.kernels.training.row_lengths import Heads
+from node.kernels.trial import agrees
+from node.learner.objective.network.prompt_cache import Apart, PromptRows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,11 +53,35 @@ def use_grouped_attention(model: PreTrainedModel) -> None:
         model.config._attn_implementation = NAME
 
 
+def attends_by_lengths(model: PreTrainedModel, device: torch.device) -> bool:
+    """Whether completions attend to their prompts by the kernels for that: for plain causal attention, which this
+    module computes, where the device computes with them what torch does."""
+    config: Any = model.config
+    if config._attn_implementation != NAME or not model._supports_attention_backend:
+        return False
+    if not is_for_triton(device) or not has_products(device):
+        return False
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return suits(size, model.dtype) and _agree(heads // kv_heads, size, device, model.dtype)
+
+
+@cache
+def _agree(queries: int, size: int, device: torch.device, dtype: torch.dtype) -> bool:
+    def disagreement() -> str | None:
+        from node.kernels.training.lengths_agreement import disagreement
+
+        return disagreement(queries, size, device, dtype)
+
+    return agrees("training", device, disagreement)
+
+
 def grouped_attention(
     module: torch.nn.Module,
     query: Tensor,  # (B, H, L, d)
-    key: Tensor,  # (B, K, S, d), H a multiple of K
-    value: Tensor,  # (B, K, S, d)
+    key: Tensor | Apart,  # (B, K, S, d), H a multiple of K
+    value: Tensor | Apart,  # (B, K, S, d)
     attention_mask: Tensor | None,  # (B or 1, 1 or H, L, S), or None: query i sees column j where j - i ≤ S - L
     dropout: float = 0.0,
     scaling: float | None = None,
@@ -57,9 +89,19 @@ def grouped_attention(
     **extra: Any,
 ) -> tuple[Tensor, None]:
     """Returns what is attended to, (B, L, H, d), and no weights: transformers' signature of an attention function."""
-    grouped = query.shape[1] != key.shape[1]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     usual = causal and dropout == 0.0 and all(extra.get(name) is None for name in UNUSUAL)
+    if isinstance(key, Apart) and isinstance(value, Apart):
+        lengths = key.rows.lengths
+        if usual and lengths is not None and attention_mask is None and suits(query.shape[3], query.dtype):
+            (prompt_keys, own_keys), (prompt_values, own_values) = key.both(), value.both()
+            scale = query.shape[3] ** -0.5 if scaling is None else scaling
+            heads = Heads(query, own_keys, own_values, prompt_keys, prompt_values)
+            return attend_by_lengths(heads, lengths, scale), None
+        rows, key, value = key.rows, key.joined(), value.joined()
+        attention_mask = _seen(rows, query.shape[2], key.shape[2], attention_mask)
+    assert isinstance(key, Tensor) and isinstance(value, Tensor)
+    grouped = query.shape[1] != key.shape[1]
     at_the_end = causal and attention_mask is None and 1 < query.shape[2] < key.shape[2]
     attended: Tensor
     if usual and at_the_end and query.device.type == "cpu":
@@ -107,6 +149,15 @@ def _by_blocks(query: Tensor, key: Tensor, value: Tensor, scaling: float | None)
             )
         )
     return torch.cat(attended, dim=2) if len(attended) > 1 else attended[0]
+
+
+def _seen(rows: PromptRows, length: int, columns: int, mask: Tensor | None) -> Tensor:
+    """Returns which of the joined columns (S) each of the last queries (L) sees, (B, 1, L, S) bool."""
+    assert rows.lengths is not None
+    column = torch.arange(columns, device=rows.prompt_of.device)
+    padded = (column < rows.columns) & (column >= rows.lengths.prompt_lengths[rows.prompt_of][:, None])  # (B, S)
+    seen = _lower_right(length, columns, column.device) if mask is None else mask
+    return seen & ~padded[:, None, None]
 
 
 def _lower_right(length: int, columns: int, device: torch.device) -> Tensor:

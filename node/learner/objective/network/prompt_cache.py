@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
+from node.kernels.training.row_lengths import RowLengths
+
 KeysAndValues = tuple[Tensor, Tensor]  # (B, K, S, d) each
 
 
@@ -17,14 +19,31 @@ class PromptRows:
     """Which prompt each of B completions follows."""
 
     prompt_of: Tensor  # (B,)
-    columns: int  # the longest of these prompts; shorter ones are masked
+    columns: int  # the longest of these prompts; shorter ones are padded
+    lengths: RowLengths | None = None  # where completions attend to prompts by lengths, not to copies
 
     def part(self, rows: slice) -> PromptRows:
-        return PromptRows(self.prompt_of[rows], self.columns)
+        return PromptRows(self.prompt_of[rows], self.columns, None if self.lengths is None else self.lengths.part(rows))
 
-    def select(self, parts: list[Tensor]) -> Tensor:
-        """Returns (B, K, columns, d) from the parts of all prompts' keys, or values. Gradients flow back to them."""
-        return (torch.cat(parts, dim=2) if len(parts) > 1 else parts[0])[self.prompt_of, :, : self.columns]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Apart:
+    """Keys, or values, of completions and of their prompts: in parts, one after the other, and not yet joined."""
+
+    rows: PromptRows
+    of_prompts: list[Tensor]  # (K, kv heads, columns, d) each
+    own: list[Tensor]  # (B, kv heads, columns, d) each
+
+    def joined(self) -> Tensor:
+        """Returns (B, kv heads, columns, d): a copy of its prompt's for each row, then its own."""
+        return torch.cat([_one(self.of_prompts)[self.rows.prompt_of, :, : self.rows.columns], *self.own], dim=2)
+
+    def both(self) -> tuple[Tensor, Tensor]:
+        return _one(self.of_prompts), _one(self.own)
+
+
+def _one(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
 
 
 class PassCache(Cache):
@@ -51,8 +70,8 @@ class PassCache(Cache):
         if self.rows is None:
             self._kept[layer] = own
 
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> KeysAndValues:
-        """Returns everything that one layer's queries may attend to."""
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
+        """Returns everything that one layer's queries may attend to, as ``LayerCache`` does."""
         view = LayerCache(self.rows, self.of_prompts(layer_idx))
         attended = view.update(key_states, value_states)
         self.keep(layer_idx, view.own)
@@ -68,12 +87,14 @@ class LayerCache:
     earlier: list[KeysAndValues] = field(default_factory=list)  # of the call's tokens before these
     own: list[KeysAndValues] = field(default_factory=list)
 
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> KeysAndValues:
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Any:
+        """Returns keys and values, each a tensor, or ``Apart`` for ``grouped_attention`` to choose."""
         self.own = [(key_states, value_states)]
-        return self._joined(0, key_states), self._joined(1, value_states)
+        return self._attended(0), self._attended(1)
 
-    def _joined(self, which: int, new: Tensor) -> Tensor:
-        parts = [pair[which] for pair in (*self.earlier, (new, new))]
-        if self.rows is not None:
-            parts.insert(0, self.rows.select([pair[which] for pair in self.prompts]))
-        return torch.cat(parts, dim=2) if len(parts) > 1 else new
+    def _attended(self, which: int) -> Tensor | Apart:
+        own = [pair[which] for pair in (*self.earlier, *self.own)]
+        if self.rows is None:
+            return _one(own)
+        apart = Apart(self.rows, [pair[which] for pair in self.prompts], own)
+        return apart.joined() if self.rows.lengths is None else apart

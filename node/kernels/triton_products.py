@@ -2,7 +2,7 @@
 
 Triton's interpreter multiplies the bit patterns of bfloat16 as if they were numbers, and rounds to bfloat16 towards 0.
 There, products are of float32, which is the same, because those of bfloat16 are exact in it; and what is rounded is
-first rounded to the nearest in float32, which is what GPUs do.
+first rounded to the nearest in float32, which is what GPUs do. What is too small for a normal number is 0 there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def nearest(x, dtype: tl.constexpr):
     if INTERPRETED and dtype == tl.bfloat16:
         bits = x.to(tl.uint32, bitcast=True)
         bits += 0x7FFF + ((bits >> 16) & 1)
-        x = bits.to(tl.float32, bitcast=True)
+        x = tl.where(tl.abs(x) < 2.0**-126, 0.0, bits.to(tl.float32, bitcast=True))
     return x.to(dtype)
 
 
