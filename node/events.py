@@ -174,7 +174,7 @@ class RoundDone(TimedEvent, frozen=True, kw_only=True, tag="round"):
     foreign_waiting: int = 0  # candidates that may be chosen in a later round
     samples_by_task: dict[str, int] = field(default_factory=dict)  # own completions behind ``success_by_task``
     trained_tokens_per_second: float | None = None  # over the whole round
-    device_memory_bytes: int | None = None  # the most that torch has reserved on an accelerator; None on a CPU
+    device_memory_bytes: int | None = None  # what torch holds of a GPU (``reserved_bytes``); None on a CPU
     # Σ count · |A| · tokens of the groups learnt from, by task and by peer ("self": own ones; "others": peers beyond
     # the bound): their weight in the gradient, before importance weights.
     gradient_mass_by_task: dict[str, dict[str, float]] = field(default_factory=dict)

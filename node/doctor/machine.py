@@ -66,7 +66,8 @@ def judge_torch(facts: TorchFacts) -> Finding:
             f"{probe.version}: {printable(probe.failure, 400)}",
             "set policy.device=cpu, or install the driver and the build of torch for this device",
         )
-    message = f"{probe.version}, {probe.device} ({printable(probe.device_name)}), {probe.dtype}"
+    built_for = "" if probe.hip is None else f", ROCm {printable(probe.hip)}"
+    message = f"{probe.version}{built_for}, {probe.device} ({printable(probe.device_name)}), {probe.dtype}"
     if probe.device_bytes is not None and probe.device_free_bytes is not None:
         message += f", {size(probe.device_free_bytes)} of {size(probe.device_bytes)} free"
         if probe.device_free_bytes < MIN_GPU_FREE_BYTES:

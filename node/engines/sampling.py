@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from node.policy.device import widest_float
+
 
 def draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Returns tokens (n,) int64 and their log-probabilities (n,) float32 in nats, drawn from ``logits`` (n, V).
@@ -22,8 +24,7 @@ def draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, T
     if temperature == 0.0:
         tokens = logps.argmax(-1, keepdim=True)
     else:
-        sums = torch.float32 if logits.device.type == "mps" else torch.float64
-        cumulative = logps.exp().cumsum(-1, dtype=sums)
+        cumulative = logps.exp().cumsum(-1, dtype=widest_float(logits.device))
         tokens = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
         tokens.clamp_(max=logits.shape[1] - 1)  # rounding may put u · CDF(V) at CDF(V) itself
     return tokens.squeeze(1), logps.gather(1, tokens).squeeze(1)

@@ -99,7 +99,7 @@ def _check(
     if not 0 < words <= len(weight):
         raise ValueError(f"a vocabulary of {words}, and {len(weight)} rows of weight")
     if len(targets):
-        low, high = (int(bound) for bound in torch.aminmax(targets))
+        low, high = torch.stack(torch.aminmax(targets)).tolist()  # read at once: the host waits for it
         if low < 0 or high >= words:
             raise ValueError(f"targets span [{low}, {high}], outside the vocabulary [0, {words})")
 

@@ -38,6 +38,7 @@ def probe(wanted_device: str, wanted_dtype: str) -> TorchProbe:
         dtype=str(dtype).removeprefix("torch."),
         threads=torch.get_num_threads(),
         has_cuda=torch.version.cuda is not None,
+        hip=torch.version.hip,
         failure=failure,
     )
 

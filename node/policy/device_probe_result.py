@@ -14,4 +14,5 @@ class TorchProbe(Struct, frozen=True):
     dtype: str  # of the weights in the forward pass
     threads: int
     has_cuda: bool  # this build of torch can use NVIDIA GPUs
+    hip: str | None  # the version of ROCm that this build of torch is for
     failure: str | None  # why a small product and its gradient failed there

@@ -160,4 +160,4 @@ def _of_tokens(
         logps.append(every.gather(-1, targets[part, None])[:, 0])
         entropies.append(-means)
         variances.append((weights * (every - means[:, None]) ** 2).sum(-1))
-    return Measured(*(torch.cat(each).double().cpu().numpy() for each in (logps, entropies, variances)))
+    return Measured(*(torch.cat(each).cpu().double().numpy() for each in (logps, entropies, variances)))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Sampling
 from node.engines.process.hosted_engine import checked_starts
 from node.engines.torch import TorchEngine
 from node.kernels.weight_diff_kernels import weights_hash_fast
+from node.policy.device import free_cached_blocks
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from protocol.streams.engine_batches import HandOver, Sampled, SamplingBatch
@@ -60,7 +59,7 @@ class HostedTorchEngine:
     def sleep(self) -> None:
         """Gives back what torch keeps of a card, too: the learner may be on the same one."""
         self._engine.release()
-        torch.cuda.empty_cache()  # does nothing where CUDA is not in use
+        free_cached_blocks()
 
     def wake(self) -> None:
         """The next generation takes its memory by itself."""

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from node.engines.encoded_weights import EncodedWeights, rounded
 from node.engines.engine import Engine
 from node.kernels.weight_diff_kernels import encode_diff_fast, patterns_of, weights_hash_fast
+from node.policy.device import free_cached_blocks
 from node.policy.weight_layout import layout_of
 from protocol.errors import ProtocolError
 from protocol.weights.dense_weights import dense_bytes, encode_dense
@@ -84,11 +84,14 @@ class EngineWeights:
 
         Raises like ``Engine.load_weights`` where the engine refuses even the whole weights.
         """
+        if not self._engine.in_process or any(weight.device.type == "mps" for weight in weights.values()):
+            # An engine elsewhere may be on the same card; on Apple's GPUs the blocks are the whole machine's memory,
+            # and it would swap rather than take them back.
+            free_cached_blocks()
         if self._engine.in_process:
             self._engine.load_weights(version, weights)
             sent = EngineUpdate(form_of(in_process=True), None)
         else:
-            torch.cuda.empty_cache()  # the engine may be on the same card; does nothing where CUDA is not in use
             sent = self._send(version, weights)
         if sent.form.kind != self._logged:
             self._logged = sent.form.kind

@@ -39,7 +39,11 @@ class DeviceMemory:
 
 
 def device_memory(device: torch.device) -> DeviceMemory | None:
-    """Returns the present memory of a CUDA device; None for another, where one number for all programs is not known."""
+    """Returns the present memory of a GPU, None of a CPU. Of Apple's, which is main memory, it is what Metal recommends
+    as the most for this process, and others' share is not known."""
+    if device.type == "mps":
+        total, own = torch.mps.recommended_max_memory(), torch.mps.driver_allocated_memory()
+        return DeviceMemory(total, max(0, total - own), own)
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)

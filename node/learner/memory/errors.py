@@ -8,8 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch
-
+from node.policy.device import free_cached_blocks
 from node.policy.device_faults import detail_of, is_out_of_memory
 from protocol.errors import HalfWrittenError
 
@@ -31,7 +30,7 @@ def forget(error: BaseException) -> None:
 def give_back() -> None:
     """Gives memory that nothing refers to back to the system and the device."""
     gc.collect()
-    torch.cuda.empty_cache()  # does nothing where CUDA is not in use
+    free_cached_blocks()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # glibc keeps pages of what was freed; the system gets them back
         trim(0)

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from node.engines.engine import Segment
 from node.learner.objective.alignment import Alignment, span_sums
+from node.policy.device import sent
 
+CPU: Final = torch.device("cpu")
 SELF: Final = "self"  # the peer name of own completions
 
 Baseline = Literal["fixed", "min_variance"]
@@ -103,7 +105,7 @@ class RaggedSpans:
     def of(
         cls,
         completions: Sequence[TrainingCompletion],
-        device: torch.device | str = "cpu",
+        device: torch.device = CPU,
         dtype: torch.dtype = torch.float32,
     ) -> RaggedSpans:
         """Lays the completions out in the order given, in which the N tokens must lie too."""
@@ -114,16 +116,16 @@ class RaggedSpans:
         )
 
         def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=device)
+            return sent(torch.tensor(values, dtype=dtype), device)
 
         def flags(values: list[bool]) -> Tensor:
-            return torch.tensor(values, dtype=torch.bool, device=device)
+            return sent(torch.tensor(values, dtype=torch.bool), device)
 
         behaviour = torch.from_numpy(np.concatenate([c.alignment.behaviour_logps for c in completions]))
         return cls(
-            torch.from_numpy(span_of_token).to(device),
-            torch.from_numpy(np.repeat(np.arange(len(completions)), counts)).to(device),
-            behaviour.to(device, dtype),
+            sent(torch.from_numpy(span_of_token), device),
+            sent(torch.from_numpy(np.repeat(np.arange(len(completions)), counts)), device),
+            sent(behaviour.to(dtype), device),
             column([c.advantage for c in completions]),
             flags([c.foreign for c in completions]),
             flags([c.as_text for c in completions]),

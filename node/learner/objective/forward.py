@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -29,6 +30,7 @@ from node.learner.objective.network.attention import attends_by_lengths, use_gro
 from node.learner.objective.network.prompt_cache import PassCache, PromptRows
 from node.learner.objective.network.recomputation import recomputed_layers
 from node.learner.objective.network.tied_head import gradient_by_rows, tied_embedding, with_early_gradient
+from node.policy.device import sent
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -180,37 +182,39 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
     """Returns the hidden states from which the head predicts each completion token, (N, D), and these tokens, (N,)."""
     device = network.head.weight.device
     prompt_cache = PassCache()
-    prompt_lengths = torch.tensor([len(p) for p in micro_batch.prompts], device=device)  # (K,)
-    prompt_ids = _right_padded(micro_batch.prompts).to(device)  # (K, P)
-    prompt_hidden = _run(network, passes, prompt_cache, input_ids=prompt_ids)  # (K, P, D)
-    last_hidden = prompt_hidden[torch.arange(len(micro_batch.prompts), device=device), prompt_lengths - 1]  # (K, D)
+    prompt_ids = _right_padded(micro_batch.prompts)  # (K, P)
+    prompt_hidden = _run(network, passes, prompt_cache, input_ids=sent(prompt_ids, device))  # (K, P, D)
+    # Which tokens are real is known here: a mask on the device would have to be read back to know how many they are.
+    ends = [row * prompt_ids.shape[1] + len(prompt) - 1 for row, prompt in enumerate(micro_batch.prompts)]
+    last_hidden = prompt_hidden.flatten(0, 1).index_select(0, sent(torch.tensor(ends), device))  # (K, D)
     del prompt_hidden
     starts = np.cumsum([0, *(len(c.token_ids) for c in micro_batch.completions)])
-    places, hidden, targets = list[Tensor](), list[Tensor](), list[Tensor]()
+    places, hidden = list[NDArray[np.int64]](), list[Tensor]()
     for rows in _row_batches(micro_batch):
-        prompt_of = torch.tensor([micro_batch.prompt_of[row] for row in rows], device=device)  # (B,)
-        tokens = _right_padded([micro_batch.completions[row].token_ids.tolist() for row in rows]).to(device)  # (B, T)
-        lengths = torch.tensor([len(micro_batch.completions[row].token_ids) for row in rows], device=device)  # (B,)
+        answers = [micro_batch.completions[row].token_ids for row in rows]
+        prompt_of = sent(torch.tensor([micro_batch.prompt_of[row] for row in rows]), device)  # (B,)
+        width = max(map(len, answers))
         states = last_hidden[prompt_of][:, None]  # (B, 1, D)
-        if tokens.shape[1] > 1:
+        if width > 1:
             before = [len(micro_batch.prompts[micro_batch.prompt_of[row]]) for row in rows]
             row_lengths = RowLengths.of(prompt_of, lengths - 1, prompt_lengths) if network.by_lengths else None
             cache = PassCache(prompt_cache, PromptRows(prompt_of, max(before), row_lengths))
             # The last token needs no forward pass: nothing follows it.
-            later = _run_on_prompts(network, passes, cache, tokens[:, :-1], before)  # (B, T-1, D)
+            ids = sent(_right_padded([answer.tolist() for answer in answers])[:, :-1], device)  # (B, T-1)
+            later = _run_on_prompts(network, passes, cache, ids, before)  # (B, T-1, D)
             states = torch.cat([states, later], dim=1)  # (B, T, D)
             del later
-        columns = torch.arange(tokens.shape[1], device=device)  # (T,)
-        real = columns < lengths[:, None]  # (B, T)
-        places.append((torch.from_numpy(starts[rows]).to(device)[:, None] + columns)[real])
-        hidden.append(states[real])
-        targets.append(tokens[real])
+        real = np.concatenate([row * width + np.arange(len(answer)) for row, answer in enumerate(answers)])
+        places.extend(starts[row] + np.arange(len(answer)) for row, answer in zip(rows, answers, strict=True))
+        hidden.append(states.flatten(0, 1).index_select(0, sent(torch.from_numpy(real), device)))
     if micro_batch.in_step and max(len(c.token_ids) for c in micro_batch.completions) == 1:
-        hidden[-1] = hidden[-1] + 0 * _run(network, passes, PassCache(), input_ids=prompt_ids[:1, :1]).sum()
+        first = sent(prompt_ids[:1, :1], device)
+        hidden[-1] = hidden[-1] + 0 * _run(network, passes, PassCache(), input_ids=first).sum()
+    targets = sent(torch.from_numpy(np.concatenate([c.token_ids for c in micro_batch.completions])), device)
     if len(hidden) == 1:
-        return hidden[0], targets[0]
-    order = torch.cat(places).argsort()  # from batches by length back to the completions' order
-    return torch.cat(hidden)[order], torch.cat(targets)[order]
+        return hidden[0], targets
+    order = np.argsort(np.concatenate(places))  # from batches by length back to the completions' order
+    return torch.cat(hidden).index_select(0, sent(torch.from_numpy(order), device)), targets
 
 
 def _row_batches(micro_batch: MicroBatch) -> list[list[int]]:
@@ -246,7 +250,7 @@ def _run_on_prompts(
     Padding behind ids needs no mask, since no real token attends to what follows it; padding behind prompts does,
     unless attention goes by lengths.
     """
-    before = torch.tensor(prompt_lengths, device=ids.device)[:, None]  # (B, 1)
+    before = sent(torch.tensor(prompt_lengths), ids.device)[:, None]  # (B, 1)
     mask = None
     if min(prompt_lengths) < max(prompt_lengths) and not network.by_lengths:
         prompt_columns = torch.arange(max(prompt_lengths), device=ids.device)  # (P,)

@@ -38,6 +38,7 @@ from node.learner.objective.alignment import divergences, span_sums
 from node.learner.objective.batch import RaggedSpans
 from node.learner.objective.report import ObjectiveReport, report_of_micro_batch
 from node.learner.objective.weights import CORRECTIONS, Weights, span_weights
+from node.policy.device import widest_float
 
 LOG_RATIO_BOUND: Final = 20.0  # nats; u up to 5e8, beyond which one token would make the whole step infinite
 
@@ -162,7 +163,8 @@ def weight_sums(weights: list[tuple[Weights, RaggedSpans]]) -> tuple[float, floa
     A ≠ 0."""
     total = tokens = 0.0
     for each, spans in weights:
-        counts = (spans.counts * (spans.advantages != 0))[spans.sequence_of_token].double()  # (N,)
+        counts = (spans.counts * (spans.advantages != 0))[spans.sequence_of_token]  # (N,)
+        counts = counts.to(widest_float(counts.device))
         total += float((each.values[spans.span_of_token] * counts).sum())
         tokens += float(counts.sum())
     return total, tokens

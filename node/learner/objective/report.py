@@ -15,6 +15,7 @@ from torch import Tensor
 
 from node.learner.objective.alignment import span_sums
 from node.learner.objective.batch import RaggedSpans
+from node.policy.device import widest_float
 
 if TYPE_CHECKING:
     from node.learner.objective.weights import Weights
@@ -96,36 +97,39 @@ def report_of_micro_batch(
     weights: Weights,
     clipped: Tensor,  # (N,) bool
 ) -> ObjectiveReport:
-    counts = (spans.counts * (spans.advantages != 0)).double()  # (B,)
+    exact = widest_float(loss.device)
+    counts = (spans.counts * (spans.advantages != 0)).to(exact)  # (B,)
     span_counts = counts[spans.sequence_of_span]  # (S,)
     token_counts = counts[spans.sequence_of_token]  # (N,)
     figures = {
-        "loss": loss.detach().double(),
+        "loss": loss.detach().to(exact),
         "tokens": token_counts.sum(),
         "spans": span_counts.sum(),
         "completions": counts.sum(),
         "weights": (span_counts * weights.values).sum(),
-        "squared_weights": (span_counts * weights.values.double().square()).sum(),
+        "squared_weights": (span_counts * weights.values.to(exact).square()).sum(),
         "capped_spans": (span_counts * weights.limited).sum(),
         "floored_spans": (span_counts * weights.floored).sum(),
         "clipped_tokens": (token_counts * clipped).sum(),
         "filtered_completions": (counts * ~weights.kept).sum(),
         "text_completions": (counts * (spans.as_text & spans.foreign)).sum(),
         "entropy": (token_counts * entropies.detach()).sum(),
-        "kl": token_counts.new_zeros(()) if kl is None else kl.double().sum(),
-        "kl_tokens": (spans.counts * spans.lengths * ~spans.foreign).double().sum() * (kl is not None),
+        "kl": token_counts.new_zeros(()) if kl is None else kl.to(exact).sum(),
+        "kl_tokens": (spans.counts * spans.lengths * ~spans.foreign).to(exact).sum() * (kl is not None),
     }
-    values: list[float] = torch.stack(list(figures.values())).tolist()  # one transfer from the device, not fourteen
     sequence_ratios = span_sums(log_ratios, spans.sequence_of_span, len(spans.peers))  # (B,)
+    columns = torch.stack([divergence.to(exact), sequence_ratios.to(exact), counts, spans.as_text.to(exact)])  # (4, B)
+    sums = torch.stack(list(figures.values()))
+    read = torch.cat([columns.flatten(), sums]).cpu()  # one transfer from the device, for which the host waits
     by_peer: dict[str, tuple[float, int]] = {}
     by_sequence: list[tuple[float, float]] = []
-    columns = torch.stack([divergence.double(), sequence_ratios.double(), counts, spans.as_text.double()]).T.tolist()
-    for peer, (distance, log_weight, times, as_text) in zip(spans.peers, columns, strict=True):
+    by_completion = read[: columns.numel()].view(4, -1).T.tolist()
+    for peer, (distance, log_weight, times, as_text) in zip(spans.peers, by_completion, strict=True):
         if times == 0:
             continue
         by_sequence.append((log_weight, times))
         if not as_text:
             total, count = by_peer.get(peer, (0.0, 0))
             by_peer[peer] = (total + distance * times, count + round(times))
-    sums = dict(zip(figures, values, strict=True))
-    return ObjectiveReport(divergence=by_peer, sequence_weights=by_sequence, **sums)
+    values = dict(zip(figures, read[columns.numel() :].tolist(), strict=True))
+    return ObjectiveReport(divergence=by_peer, sequence_weights=by_sequence, **values)

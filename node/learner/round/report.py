@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-import torch
-
 from node.configuration import Config
 from node.events import Event, Fault, PhaseBegan, Phases, RoundDone
 from node.learner.answers.samples import SampleChoice
@@ -19,6 +17,7 @@ from node.learner.round.record import RoundRecord, Stopwatch
 from node.learner.round.scoring import ScoredRound
 from node.learner.state.learner_state import LearnerState
 from node.learner.steps.step import BatchReport
+from node.policy.device import reserved_bytes
 from node.policy.policy import Policy
 from node.version import SOFTWARE
 from protocol import limits
@@ -145,7 +144,7 @@ def round_done(
         divergence_by_peer={peer: value for peer, value in divergence.items() if math.isfinite(value)},
         samples_by_task={name: each.samples for name, each in sorted(state.success.classes.items())},
         trained_tokens_per_second=objective.tokens / seconds if seconds > 0 else None,
-        device_memory_bytes=_device_memory_bytes(),
+        device_memory_bytes=reserved_bytes(),
     )
 
 
@@ -165,11 +164,6 @@ def heartbeat(config: Config, policy: Policy, state: LearnerState, phase: str, t
         groups_used=state.foreign_groups_used,
         tasks=state.success.announced(),
     )
-
-
-def _device_memory_bytes() -> int | None:
-    """Returns the most that torch has reserved on its CUDA device since the process started; None on a CPU."""
-    return torch.cuda.max_memory_reserved() or None
 
 
 def _finite(value: float | None) -> float | None:

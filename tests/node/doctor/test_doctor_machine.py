@@ -60,8 +60,8 @@ from tests.node.doctor.judged import with_remedy
 from tests.node.fit.shapes import ROUND, config, cpu
 
 OK, WARNING, ERROR = Severity.OK, Severity.WARNING, Severity.ERROR
-PROBE = TorchProbe("2.13.0", "cpu", "x86_64", None, None, "float32", 2, False, None)
-GPU = TorchProbe("2.13.0", "cuda", "Large", 80 * 10**9, 70 * 10**9, "bfloat16", 2, True, None)
+PROBE = TorchProbe("2.13.0", "cpu", "x86_64", None, None, "float32", 2, False, None, None)
+GPU = TorchProbe("2.13.0", "cuda", "Large", 80 * 10**9, 70 * 10**9, "bfloat16", 2, True, None, None)
 NOW = 1_800_000_000.0
 
 
@@ -124,6 +124,7 @@ def test_a_gpu_that_this_build_of_torch_cannot_use_is_a_warning() -> None:
 
 def test_a_gpu_that_others_have_filled_is_a_warning() -> None:
     with_remedy(judge_torch(TorchFacts(GPU, None, True)), OK, "70.0 GB", "80.0 GB")
+    with_remedy(judge_torch(TorchFacts(changed(GPU, hip="7.1"), None, False)), OK, "ROCm 7.1", "80.0 GB")
     full = changed(GPU, device_free_bytes=10**8)
     with_remedy(judge_torch(TorchFacts(full, None, True)), WARNING, "100.0 MB", "80.0 GB", "nvidia-smi")
 

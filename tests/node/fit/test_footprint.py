@@ -178,3 +178,14 @@ def test_donors_cost_copies_of_what_is_trained_in_bfloat16(rank: int) -> None:
     )
     assert invited - alone == 3 * 2 * trained_parameters(QWEN, chosen)
     assert not workload_of(config(learner={"devices": 2}), (), QWEN, has_donors=True).has_donors
+
+
+@pytest.mark.parametrize("rank", [0, 16])
+@pytest.mark.parametrize("shape", ["Qwen2.5-0.5B", "Llama-3.2-1B"])
+def test_a_card_that_computes_in_float32_alone_needs_a_third_to_a_half_more(shape: str, rank: int) -> None:
+    settings = replace(PLAIN, adapter_rank=rank)
+    short, wide = (
+        footprint_of(sizes(shape), replace(settings, dtype=dtype), ROUND, "cuda").peak_bytes("device")
+        for dtype in ("bfloat16", "float32")
+    )
+    assert 1.3 <= wide / short <= 1.5

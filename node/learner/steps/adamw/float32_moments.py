@@ -45,7 +45,7 @@ class Float32Moments(Moments[_Moments]):
             [moments.second.view(-1)[part]],
             [],
             [moments.count],
-            fused=weights.device.type in ("cpu", "cuda"),
+            fused=True,
             amsgrad=False,
             beta1=BETA1,
             beta2=BETA2,

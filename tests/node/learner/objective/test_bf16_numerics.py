@@ -8,7 +8,9 @@ those of weights' products, so that the learner must not lose more than transfor
 
 from __future__ import annotations
 
+import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion
-from node.learner.objective.forward import MicroBatch, Network, completion_logps
+from node.learner.objective.forward import MicroBatch, Network, check_network, completion_logps
+from protocol.errors import ConfigurationError
 from scripts.bench.common.published_shapes import SHAPES, config_of
 
 VOCABULARY, PROMPT, ANSWER = 500, 16, 96
@@ -83,3 +86,20 @@ def test_the_learner_loses_no_more_in_bfloat16_than_transformers_and_nothing_in_
     assert key_bias or ours_apart <= ROUNDED
     to(model, torch.float32)
     assert float((ours() - exact).abs().max()) <= (1e-3 if key_bias else 1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_check_accepts_every_shape_in_both_short_formats_and_refuses_wrong_ones(shape: str) -> None:
+    model = trained_size(shape, 0.0)
+    for dtype in (torch.bfloat16, torch.float16):
+        to(model, dtype)
+        network = Network.of(model)
+        check_network(model, network)
+        permuted = copy.deepcopy(network.head)
+        permuted.weight = torch.nn.Parameter(network.head.weight.roll(1, dims=0))
+        without_norm: Any = copy.copy(network.body)
+        (norm,) = (name for name in network.body._modules if name.endswith("norm"))
+        without_norm._modules = {**network.body._modules, norm: torch.nn.Identity()}
+        for wrong in (replace(network, head=permuted), replace(network, body=without_norm)):
+            with pytest.raises(ConfigurationError, match="cannot be trained"):
+                check_network(model, wrong)

@@ -135,12 +135,16 @@ def test_network_check_passes_for_architectures_that_are_computed_correctly(arch
     check_network(model, Network.of(model), recompute=recompute)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "recompute"), [(torch.bfloat16, False), (torch.bfloat16, True), (torch.float16, False)]
+)
 @pytest.mark.parametrize("name", ["wren", "robin", "finch"])
-def test_network_check_passes_for_trained_models_in_bfloat16_and_refuses_a_permuted_head(
-    name: str, recompute: bool
+def test_network_check_passes_for_trained_models_in_short_formats_and_refuses_a_permuted_head(
+    name: str, dtype: torch.dtype, recompute: bool
 ) -> None:
-    model = Policy.load(PolicySection(model=f"builtin:{name}", dtype="bfloat16", device="cpu")).model
+    model = Policy.load(PolicySection(model=f"builtin:{name}", dtype="float32", device="cpu")).model
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
     network = Network.of(model)
     check_network(model, network, recompute=recompute)
     permuted = copy.deepcopy(network.head)
