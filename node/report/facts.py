@@ -235,3 +235,14 @@ def _grown(before: int | None, now: int | None) -> int:
     if now is None:
         return 0
     return now - before if before is not None and now >= before else now
+
+
+def read_facts(path: Path) -> RunFacts:
+    """Returns the facts that ``starling report --json`` printed. Raises ``ConfigurationError`` for anything else."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RunFacts)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigurationError(
+            f"{path} is no run: name expected:MODEL, a node's data directory, or a file that holds what "
+            f"`starling report --json` printed ({error})"
+        ) from None
