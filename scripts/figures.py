@@ -111,7 +111,7 @@ def _without(records: Mapping[str, Record], rows: Sequence[Row]) -> list[str]:
     missing = [row for row in rows if row.bench not in records]
     if not missing:
         return []
-    lines = ["| figure | bar | command | takes |", "|---|---|---|---|"]
+    lines = ["| figure | bar | command | takes about |", "|---|---|---|---|"]
     for row in missing:
         lines.append(f"| {row.text} | {row.bar} | `{_command(row.bench)}` | {SOURCES[row.bench].minutes:g} min |")
     told = "What was measured before records named a commit is struck, and stands here until it is measured again:"
