@@ -166,11 +166,10 @@ class RoundDone(TimedEvent, frozen=True, kw_only=True, tag="round"):
     text_share: float | None = None  # completions learnt from as text, without behaviour log-probabilities
     foreign_unusable: int = 0  # foreign completions with impossible log-probabilities: dropped, or taken as text
     kl: float | None = None  # to the reference, per token, over own completions; None without objective.kl_weight
-    engine_gap: float | None = (
-        None  # nats a token, mean |log π_θ − log μ|: ``node.engines.agreement``; None: no such token
-    )
-    engine_kl: float | None = None  # nats a token, KL(μ‖π_θ) of the same tokens
-    engine_bound: float | None = None  # nats a token, up to which that is rounding, with this engine and precision
+    # How far the engine is from the learner, nats a token (``node.engines.agreement``); None: no token to tell it by.
+    engine_gap: float | None = None  # mean |log π_θ − log μ|
+    engine_kl: float | None = None  # KL(μ‖π_θ)
+    engine_bound: float | None = None  # up to which KL is rounding, with this engine and precision
     multi_token_span_share: float | None  # of foreign spans, those longer than one token on either side
     entropy: float | None  # mean over trained tokens
     divergence_by_peer: dict[str, float]  # mean over trained completions, own ones under "self"

@@ -214,10 +214,18 @@ def main() -> None:
             sys.exit(f"the machine's load is {load:.1f}, above {most:g}: its figures would be those of the other work")
         of_page = SOURCES[options.name].arguments if options.name in SOURCES else ""
         arguments = options.arguments or shlex.split(of_page)
+        if options.name in SOURCES and not options.arguments:
+            print(
+                f"{options.name} takes about {SOURCES[options.name].minutes:g} min on two free cores", file=sys.stderr
+            )
         print(f"written: {record(options.name, arguments, RECORDS, load_average=load, commit=_commit())}")
         return
     if options.verb == "stale":
-        print("\n".join(stale(load_records(RECORDS))) or "every figure is of the present code")
+        try:
+            lines = stale(load_records(RECORDS))
+        except subprocess.CalledProcessError as error:
+            sys.exit(f"{error}: this checkout lacks the history of the records; git fetch --unshallow brings it")
+        print("\n".join(lines) or "every figure is of the present code")
         return
     text = page(load_records(RECORDS))
     if not options.check:

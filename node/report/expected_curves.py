@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from node.api.types import Series
 from node.printable import printable
 from node.quantities import counted
 from node.report.facts import RunFacts
@@ -139,7 +138,7 @@ def _compared(
 
 def window_means(facts: RunFacts, task: str | None, window_rounds: int) -> list[float | None]:
     """Returns the mean reward of each whole window of rounds, of one task or of all; None where none is recorded."""
-    steps, rewards = _series(facts, "round", None), _series(facts, "reward", task)
+    steps, rewards = facts.series("round"), facts.series("reward", task)
     if steps is None or rewards is None:
         return []
     known = [
@@ -153,10 +152,6 @@ def window_means(facts: RunFacts, task: str | None, window_rounds: int) -> list[
         if window < len(inside):
             inside[window].append(reward)
     return [statistics.fmean(each) if each else None for each in inside]
-
-
-def _series(facts: RunFacts, name: str, task: str | None) -> Series | None:
-    return next((each for each in facts.history.rounds.series if (each.name, each.task) == (name, task)), None)
 
 
 def _sentence(windows: Sequence[ComparedWindow], facts: RunFacts, curve: ExpectedCurve) -> str:

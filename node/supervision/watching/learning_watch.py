@@ -2,8 +2,8 @@
 
 A question teaches only where its answers earn different rewards. Three rounds without a step mean that no question of
 any task did, own or of peers. A reward only falls where each of the last ``FALL_WINDOWS`` windows of ``FALL_ROUNDS``
-rounds is below the one before, which is one order of 720, and the whole fall is more than ``FALL_ERRORS`` times its
-standard error. Rounds in which nothing was scored, or scoring failed, are told elsewhere and do not count.
+rounds is below the one before, as one order of 720 is by chance, and the whole fall is more than ``FALL_ERRORS`` times
+its standard error. Rounds in which nothing was scored, or scoring failed, are told elsewhere and do not count.
 """
 
 from __future__ import annotations
