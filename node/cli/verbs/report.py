@@ -98,16 +98,16 @@ def _against(place: Home, what: str, html: Path | None, as_json: bool) -> None:
     from node.report.expected_page import against_page
     from node.report.facts import read_facts, run_facts
 
-    facts = run_facts(place.metrics)
-    if not what.startswith(PREFIX):
-        path = Path(what)
-        other = run_facts(home_of(path).metrics) if path.is_dir() else read_facts(path)
-        _show_compared(facts, other, distinct_names(place.path, path), html, as_json)
-        return
-    found = against(facts, expected_curve(what.removeprefix(PREFIX)))
-    if html is not None:
-        _write(html, against_page(found, name=printable(place.path.name, 64)))
-    print_answer(found, as_json, lambda: against_lines(found))
+    if what.startswith(PREFIX):
+        found = against(run_facts(place.metrics), expected_curve(what.removeprefix(PREFIX)))
+        if html is not None:
+            _write(html, against_page(found, name=printable(place.path.name, 64)))
+        print_answer(found, as_json, lambda: against_lines(found))
+    elif (path := Path(what)).is_dir():
+        _compare(place, home_of(path), html, as_json)
+    else:
+        names = (place.path.name, path.name)
+        _show_compared(run_facts(place.metrics), read_facts(path), names, html, as_json)
 
 
 def _compare(first: Home, second: Home, html: Path | None, as_json: bool) -> None:
