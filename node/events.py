@@ -166,6 +166,10 @@ class RoundDone(TimedEvent, frozen=True, kw_only=True, tag="round"):
     text_share: float | None = None  # completions learnt from as text, without behaviour log-probabilities
     foreign_unusable: int = 0  # foreign completions with impossible log-probabilities: dropped, or taken as text
     kl: float | None = None  # to the reference, per token, over own completions; None without objective.kl_weight
+    # How far the engine is from the learner, nats a token (``node.engines.agreement``); None: no token to tell it by.
+    engine_gap: float | None = None  # mean |log π_θ − log μ|
+    engine_kl: float | None = None  # KL(μ‖π_θ)
+    engine_bound: float | None = None  # up to which KL is rounding, with this engine and precision
     multi_token_span_share: float | None  # of foreign spans, those longer than one token on either side
     entropy: float | None  # mean over trained tokens
     divergence_by_peer: dict[str, float]  # mean over trained completions, own ones under "self"
@@ -348,7 +352,8 @@ class DonorsShared(TimedEvent, frozen=True, kw_only=True, tag="donors"):
 class Fault(TimedEvent, frozen=True, kw_only=True, tag="fault"):
     """Something went wrong; the run continues unless this is ``fatal``."""
 
-    kind: str  # the ``reason`` of the StarlingError, or "checkpoint", "gradient", "prompt_too_long", "scoring"
+    kind: str  # the ``reason`` of the StarlingError, or "checkpoint", "gradient", "prompt_too_long", "scoring",
+    # "engine_differs"
     detail: str
     round: int
     fatal: bool

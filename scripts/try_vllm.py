@@ -35,6 +35,7 @@ MODEL: Final = "builtin:wren"
 RANK: Final = 8
 COMPLETIONS: Final = 4  # of a prompt
 TEMPERATURE: Final = 0.8
+SAMPLING: Final = Sampling(TEMPERATURE, seed=7)
 CHANGE: Final = 0.01  # standard deviation of what is added to every trained weight
 SMALL_CHANGE: Final = 1e-4  # few weights in bfloat16: the second update is a diff
 
@@ -90,8 +91,12 @@ def requests_of(policy: Policy, samples: int) -> list[GenerationRequest]:
     return requests
 
 
-def sampled_by(engine: Engine, requests: Sequence[GenerationRequest]) -> list[Sample]:
-    groups = engine.generate(requests, Sampling(TEMPERATURE, seed=7))
+def sampled_by(
+    engine: Engine,
+    requests: Sequence[GenerationRequest],
+    sampling: Sampling = SAMPLING,
+) -> list[Sample]:
+    groups = engine.generate(requests, sampling)
     return [sample for group in groups for sample in group]
 
 

@@ -100,6 +100,9 @@ def _of_round(done: RoundDone) -> Iterator[str]:
     yield _gauge("effective_sample_ratio", "Effective sample size over samples, 0 to 1", done.effective_sample_share)
     yield _gauge("staleness_versions", "Mean age of the oldest weights of own completions", done.staleness_mean)
     yield _gauge("entropy_nats", "Mean over trained tokens", done.entropy)
+    help_text = "KL of the learner from the engine, a token of the last round's own samples"
+    yield _gauge("engine_kl_nats", help_text, done.engine_kl)
+    yield _gauge("engine_logp_gap_nats", "Mean difference of log-probabilities, of the same tokens", done.engine_gap)
 
 
 def _of_averaging(offered: Averaged, averaged: Averaged | None) -> Iterator[str]:

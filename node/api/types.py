@@ -181,6 +181,7 @@ class NodeStatus(Struct, frozen=True):
     damaged: CheckpointsDamaged | None = None  # checkpoints that this start found damaged and keeps aside
     clock: str | None = None  # what is wrong with this machine's clock, compared with those of peers
     nothing_learnt: str | None = None  # why the newest rounds taught nothing, and what to do; None while it learns
+    reward_falls: str | None = None  # that the reward only falls, and what to do; None while it does not
     hangs: str | None = None  # which phase lasts far longer than usual, in words; None while none does
     paused: Paused | None = None  # None while the node trains
     engine: EngineChanged | None = None  # which engine generates, and why; None until the learner has one

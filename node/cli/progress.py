@@ -265,7 +265,7 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
         ("not saved", not_saved_line(status.not_saved) if status.not_saved else None),
         ("damaged", damaged_line(status.damaged) if status.damaged else None),
         ("engine", engine_line(status.engine) if status.engine and not status.engine.is_as_configured else None),
-        ("learning", status.nothing_learnt),
+        ("learning", status.nothing_learnt or status.reward_falls),
         ("hangs", status.hangs),
         ("clock", status.clock),
     ):

@@ -189,7 +189,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         "donor": status.donors and "\n".join(donor_lines(status.donors)),
         "unsaved": status.not_saved and not_saved_line(status.not_saved),
         "damaged": status.damaged and damaged_line(status.damaged),
-        "learning": status.nothing_learnt,
+        "learning": status.nothing_learnt or status.reward_falls,
         "hangs": status.hangs,
         "clock": status.clock,
         "held-out": status.evaluated and evaluated_line(status.evaluated),

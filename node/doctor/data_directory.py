@@ -12,6 +12,7 @@ from node.api.types import NodeState, NodeStatus
 from node.checkpoints.checkpoint_files import read_whole, rounds, set_aside_folders
 from node.configuration import Config
 from node.doctor.findings import Finding, error, ok, warning
+from node.engines.agreement import agreement_line, disagreement
 from node.engines.backend_choice import EngineFacts, choose_backend
 from node.home import Home
 from node.printable import one_line, printable
@@ -126,9 +127,14 @@ def judge_engine(config: Config, running: RunningFacts, facts: EngineFacts) -> F
             return ok("engine", f"a start uses {choice.because}")
         remedy = "starling engine install vllm, or set engine.backend to torch or process"
         return warning("engine", f"a start uses the embedded engine: {choice.because}", remedy)
-    if changed.is_as_configured:
-        return ok("engine", engine_line(changed))
-    return warning("engine", engine_line(changed), "look into HOME/logs/learner.log, and start the node again")
+    message, differs = engine_line(changed), None
+    done = running.status.round if running.status is not None else None
+    if done is not None and done.engine_kl is not None and done.engine_bound is not None:
+        message += f" {agreement_line(done.engine_kl, done.engine_gap or 0.0, done.engine_bound)}"
+        differs = disagreement(changed.backend, done.engine_kl, done.engine_bound)
+    if differs is None and changed.is_as_configured:
+        return ok("engine", message)
+    return warning("engine", message, differs or "look into HOME/logs/learner.log, and start the node again")
 
 
 def _ends_text(ends: Sequence[str]) -> str:

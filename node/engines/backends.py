@@ -173,6 +173,7 @@ def _process_engine(
         rows=parts.rows,
         seed=parts.config.seed,
         files=parts.home.engine_files,
+        backend=choice.backend,
         beside=bool(_own_card(parts)),
         report=lambda change: parts.report(_event(parts, choice, replace(change, because=change.because + told))),
         patience=patience,

@@ -103,6 +103,10 @@ Ended = Callable[[int, GenerationProgress], None]  # takes a request's index and
 
 class Engine(Protocol):
     @property
+    def label(self) -> str:
+        """What samples now, for people: "torch", "process", "vllm", or one of these "with donors"."""
+
+    @property
     def version(self) -> int:
         """The policy version whose weights the engine holds."""
 

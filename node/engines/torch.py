@@ -100,6 +100,10 @@ class TorchEngine:
         return self._policy
 
     @property
+    def label(self) -> str:
+        return "torch"
+
+    @property
     def in_process(self) -> bool:
         return True
 

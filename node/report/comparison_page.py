@@ -6,7 +6,6 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from node.api.types import Series
 from node.report.comparison import ComparedTask, Comparison
 from node.report.facts import RunFacts
 from node.report.parts import chart, details, page, signed, spaced, table
@@ -93,14 +92,8 @@ def _curves(comparison: Comparison, task: str | None) -> dict[str, object]:
 
 def _line(name: str, facts: RunFacts, task: str | None) -> dict[str, object] | None:
     wanted = "reward" if task is None else "success"
-    series = _series(facts, wanted, task)
-    steps = _series(facts, "round", None)
+    series, steps = facts.series(wanted, task), facts.series("round")
     if series is None or steps is None:
         return None
     kept = [(step, value) for step, value in zip(steps.values, series.values, strict=True) if step is not None]
     return {"name": name, "x": [step for step, _ in kept], "values": [value for _, value in kept]}
-
-
-def _series(facts: RunFacts, name: str, task: str | None) -> Series | None:
-    found = (series for series in facts.history.rounds.series if (series.name, series.task) == (name, task))
-    return next(found, None)

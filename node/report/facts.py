@@ -18,7 +18,7 @@ from node.api.history import Charted, History
 from node.api.reasons import why_not
 from node.api.record import events_in, halves
 from node.api.run_changes import Change, RunChanges
-from node.api.types import GainsAnswer, HistoryAnswer, WhyNot
+from node.api.types import GainsAnswer, HistoryAnswer, Series, WhyNot
 from node.events import Averaged, Evaluated, Fault, LearnerReady, OutOfMemory, RoundDone, StateSyncing, Stopped, Usage
 from protocol.errors import ConfigurationError, StorageError
 
@@ -86,6 +86,10 @@ class RunFacts(Struct, frozen=True):
     @property
     def last_reward(self) -> dict[str, float]:
         return {task.task: task.now for task in self.gains.tasks}
+
+    def series(self, name: str, task: str | None = None) -> Series | None:
+        """Returns a value by round, over the points of the history."""
+        return next((each for each in self.history.rounds.series if (each.name, each.task) == (name, task)), None)
 
     @property
     def lasted_seconds(self) -> float:
@@ -235,3 +239,14 @@ def _grown(before: int | None, now: int | None) -> int:
     if now is None:
         return 0
     return now - before if before is not None and now >= before else now
+
+
+def read_facts(path: Path) -> RunFacts:
+    """Returns the facts that ``starling report --json`` printed. Raises ``ConfigurationError`` for anything else."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RunFacts)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigurationError(
+            f"{path} is no run: name expected:MODEL, a node's data directory, or a file that holds what "
+            f"`starling report --json` printed ({error})"
+        ) from None

@@ -250,6 +250,7 @@ class Supervisor:
             damaged=news.newest(events.CheckpointsDamaged),
             clock=self._swarm_watch.clock,
             nothing_learnt=news.nothing_learnt,
+            reward_falls=news.reward_falls,
             hangs=news.hangs if state is NodeState.TRAINING else None,
             engine=news.newest(events.EngineChanged),
             donors=news.newest(events.DonorsShared),

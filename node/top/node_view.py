@@ -46,8 +46,8 @@ def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
     done, swarm, saved = status.round, status.swarm, status.checkpoint
     half = cells // 2
     lines = _long("now", status.waiting_for or status.state, cells, "")
-    if status.nothing_learnt is not None:
-        lines += _long("learning", status.nothing_learnt, cells, "warn")
+    if (learning := status.nothing_learnt or status.reward_falls) is not None:
+        lines += _long("learning", learning, cells, "warn")
     if status.hangs is not None:
         lines += _long("hangs", status.hangs, cells, "bad")
     pairs = [

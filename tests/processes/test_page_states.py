@@ -364,15 +364,16 @@ def test_what_the_owner_must_know_at_once_is_told_in_words(browser: WebDriver) -
         "not_saved": {"round": 12, "saved_round": 10, "because": "the disk is full"},
         "damaged": {"damaged": [{"name": "step-9"}], "continues_from": None},
         "nothing_learnt": "nothing was learnt",
+        "reward_falls": "the mean reward only falls",
         "hangs": "the learner has reported nothing for 1 min 15 s",
         "clock": "this machine's clock is 9 min fast",
     }
     with served_page("starting", 0) as port:
         opened(browser, port)
-        unsaved, damaged, idle, hangs, clock = browser.execute_async_script(ALARMS, status)
+        unsaved, damaged, idle, falls, hangs, clock = browser.execute_async_script(ALARMS, status)
         assert browser.execute_async_script(ALARMS, {}) == []
     assert unsaved == "Not saved: rounds 11 to 12 are in memory alone: the disk is full"
     assert damaged == "Damaged: step-9, kept aside; no checkpoint was left"
-    assert idle == "Nothing was learnt"
+    assert (idle, falls) == ("Nothing was learnt", "The mean reward only falls")
     assert hangs.endswith("nothing for 1 min 15 s")
     assert clock.endswith("9 min fast")

@@ -48,7 +48,7 @@ export function soon({ ready, round }) {
 }
 
 /** Describes what the owner must know at once: it stands above everything else. */
-export function alarms({ not_saved: unsaved, damaged, clock: wrong, hangs, nothing_learnt: idle }) {
+export function alarms({ not_saved: unsaved, damaged, clock: wrong, hangs, nothing_learnt: idle, reward_falls: falls }) {
   const said = [];
   if (unsaved) {
     said.push(
@@ -61,6 +61,7 @@ export function alarms({ not_saved: unsaved, damaged, clock: wrong, hangs, nothi
     said.push(`Damaged: ${damaged.damaged.map(({ name }) => name).join(", ")}, kept aside; ${then}`);
   }
   if (idle) said.push(capital(idle));
+  if (falls) said.push(capital(falls));
   if (hangs) said.push(`Hangs: ${hangs}`);
   if (wrong) said.push(`Clock: ${wrong}`);
   return said.map((text) => element("p", { class: "bad" }, text));

@@ -78,6 +78,10 @@ class DonatedEngine:
         return list(self._donors.values())
 
     @property
+    def label(self) -> str:
+        return f"{self.own.label} with donors" if self._donors else self.own.label
+
+    @property
     def version(self) -> int:
         return self.own.version
 

@@ -79,14 +79,15 @@ class ProcessEngine:
         seed: int,
         files: Path | None,
         report: Callable[[EngineChange], None],
+        backend: str = "process",
         beside: bool = False,
         patience: Patience = USUAL_PATIENCE,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``start`` starts a process, or raises ``EngineLostError``; ``embedded`` makes the engine that takes over, one
-        that owns its weights. ``files``: a directory that the process sees too. ``beside``: the learner may compute
-        while it samples. ``sleep`` and ``clock`` are of one time."""
+        that owns its weights. ``files``: a directory that the process sees too. ``backend`` names what is in it, and
+        ``beside``: the learner may compute while it samples. ``sleep`` and ``clock`` are of one time."""
         self._policy, self._start, self._make_embedded = policy, start, embedded
         self._expected = ModelExpected(
             policy.family, layout_of(policy.trainable()).digest, policy.tokens.vocabulary, policy.tokens.eos_ids
@@ -94,7 +95,7 @@ class ProcessEngine:
         self.rows = rows
         self._random = random.Random(seed)  # of calls without a seed
         self._files, self._report, self._patience = files, report, patience
-        self.beside = beside
+        self.beside, self._backend = beside, backend
         self._sleep, self._clock = sleep, clock
         self._version = 0
         self._whole: Callable[[], EncodedWeights] | None = None
@@ -106,6 +107,10 @@ class ProcessEngine:
         self._child: StartedEngine | None = None
         with suppress(EngineLostError):  # the first use tries again, and counts it
             self._child = self._start()  # it loads while the learner does
+
+    @property
+    def label(self) -> str:
+        return self._backend if self._embedded is None else self._embedded.label
 
     @property
     def version(self) -> int:

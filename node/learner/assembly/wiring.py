@@ -75,7 +75,11 @@ def learner_of(
         chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS), chosen(config.learner.recompute, False)
     )
     longest = max(task.max_new_tokens for task in tasks.values())
-    steps = BatchSteps(config, network, optimizer, others, extras.devices, passes, max_new_tokens=longest)
+    steps = BatchSteps(
+        config, network, optimizer, others, extras.devices, passes,
+        max_new_tokens=longest,
+        policy_version=lambda: state.policy_version,
+    )  # fmt: skip
 
     def use(sizes: Sizes) -> None:
         engine.rows = sizes.rows
@@ -118,7 +122,7 @@ def learner_of(
         averager=extras.averager,
         taking_back=TakingBack(state, guard, extras.averager, optimizer, others, phases, report, clock),
         measuring=Measuring(extras.evaluation, extras.persistence, phases, report, clock),
-        reporting=Reporting(config, policy, state, intake, report, clock),
+        reporting=Reporting(config, policy, engine, state, intake, report, clock),
         persistence=extras.persistence,
         phases=phases,
     )  # fmt: skip

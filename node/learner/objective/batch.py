@@ -100,6 +100,7 @@ class RaggedSpans:
     counts: Tensor  # (B,) how often each completion counts
     lengths: Tensor  # (B,) own tokens
     peers: tuple[str, ...]  # (B,)
+    present: Tensor  # (B,) bool: the engine sampled all of it from the very weights that now score it
 
     @classmethod
     def of(
@@ -107,8 +108,11 @@ class RaggedSpans:
         completions: Sequence[TrainingCompletion],
         device: torch.device = CPU,
         dtype: torch.dtype = torch.float32,
+        *,
+        policy_version: int | None = None,
     ) -> RaggedSpans:
-        """Lays the completions out in the order given, in which the N tokens must lie too."""
+        """Lays the completions out in the order given, in which the N tokens must lie too. ``policy_version``: of the
+        weights that score them; None: unknown."""
         counts = [c.alignment.spans for c in completions]
         starts = np.cumsum([0, *counts[:-1]])
         span_of_token = np.concatenate(
@@ -132,6 +136,7 @@ class RaggedSpans:
             column([c.count for c in completions]),
             column([len(c.token_ids) for c in completions]),
             tuple(c.peer for c in completions),
+            flags([{each.version for each in c.segments} == {policy_version} for c in completions]),
         )
 
     @property

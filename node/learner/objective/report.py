@@ -39,6 +39,9 @@ class ObjectiveReport:
     entropy: float = 0.0
     kl: float = 0.0  # to the reference, of own completions
     kl_tokens: float = 0.0
+    engine_tokens: float = 0.0  # own ones that the present weights sampled, before the first step
+    engine_gap: float = 0.0  # of these: Σ |Δ|, Δ = log π_θ − log μ (``node.engines.agreement``)
+    engine_kl: float = 0.0  # and Σ e^Δ − Δ − 1
     divergence: dict[str, tuple[float, int]] = field(default_factory=dict)  # peer: (sum of D(μ‖π_θ), completions)
     sequence_weights: list[tuple[float, float]] = field(default_factory=list)  # (log Π ρ, count) of each completion
 
@@ -83,6 +86,12 @@ class ObjectiveReport:
     def mean_kl(self) -> float | None:
         return self.kl / self.kl_tokens if self.kl_tokens else None
 
+    def mean_engine_gap(self) -> float | None:
+        return self.engine_gap / self.engine_tokens if self.engine_tokens else None
+
+    def mean_engine_kl(self) -> float | None:
+        return self.engine_kl / self.engine_tokens if self.engine_tokens else None
+
     def divergence_by_peer(self) -> dict[str, float]:
         return {peer: total / count for peer, (total, count) in sorted(self.divergence.items())}
 
@@ -100,6 +109,8 @@ def report_of_micro_batch(
     exact = widest_float(loss.device)
     counts = (spans.counts * (spans.advantages != 0)).to(exact)  # (B,)
     span_counts = counts[spans.sequence_of_span]  # (S,)
+    engine_counts = span_counts * spans.present[spans.sequence_of_span]  # (S,); own spans are tokens
+    gaps = torch.where(engine_counts > 0, log_ratios, 0.0).to(exact)  # (S,); others may be infinite
     token_counts = counts[spans.sequence_of_token]  # (N,)
     figures = {
         "loss": loss.detach().to(exact),
@@ -115,6 +126,9 @@ def report_of_micro_batch(
         "text_completions": (counts * (spans.as_text & spans.foreign)).sum(),
         "entropy": (token_counts * entropies.detach()).sum(),
         "kl": token_counts.new_zeros(()) if kl is None else kl.to(exact).sum(),
+        "engine_tokens": engine_counts.sum(),
+        "engine_gap": (engine_counts * gaps.abs()).sum(),
+        "engine_kl": (engine_counts * (torch.expm1(gaps) - gaps)).sum(),
         "kl_tokens": (spans.counts * spans.lengths * ~spans.foreign).to(exact).sum() * (kl is not None),
     }
     sequence_ratios = span_sums(log_ratios, spans.sequence_of_span, len(spans.peers))  # (B,)

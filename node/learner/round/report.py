@@ -8,6 +8,8 @@ from functools import partial
 from typing import Final
 
 from node.configuration import Config
+from node.engines.agreement import agreement_bound, disagreement
+from node.engines.engine import Engine
 from node.events import Event, Fault, PhaseBegan, Phases, RoundDone
 from node.learner.answers.samples import SampleChoice
 from node.learner.foreign.candidates import VerifiedGroup
@@ -33,12 +35,13 @@ class Reporting:
         self,
         config: Config,
         policy: Policy,
+        engine: Engine,
         state: LearnerState,
         intake: RolloutIntake,
         report: Callable[[Event], None],
         clock: Callable[[], float],
     ) -> None:
-        self._config, self._policy, self._state, self._intake = config, policy, state, intake
+        self._config, self._policy, self._engine, self._state, self._intake = config, policy, engine, state, intake
         self._report, self.clock = report, clock
         self._samples = SampleChoice()
         self._slow_phases: set[str] = set()  # of the round before
@@ -61,13 +64,16 @@ class Reporting:
     def done(self, record: RoundRecord, learnt: BatchReport, generated: Generated, steps_skipped: int) -> RoundDone:
         """Reports the round, which the state counts already, to the supervisor and to the swarm."""
         self._slow_phases = {phase for phase, took in record.watch.seconds.items() if took > SLOW_PHASE_SECONDS}
-        done = round_done(self.clock(), record, learnt, self._state, steps_skipped)
+        dtype = str(self._policy.dtype).removeprefix("torch.")
+        bound = agreement_bound(self._engine.label, dtype=dtype, four_bit=self._policy.four_bit)
+        done = round_done(self.clock(), record, learnt, self._state, steps_skipped, engine_bound=bound)
         foreign_groups = record.foreign.event(self.clock(), self._state.round)
         if foreign_groups is not None:
             self._report(foreign_groups)
         self._report(done)
         self._beat("learning", done.tokens_per_second)
-        self._report_faults(learnt, generated.too_long, record)
+        differs = disagreement(self._engine.label, learnt.objective.mean_engine_kl(), bound)
+        self._report_faults(learnt, generated.too_long, record, differs)
         return done
 
     def _beat(self, phase: str, tokens_per_second: float) -> None:
@@ -77,7 +83,7 @@ class Reporting:
         if phase in self._slow_phases:
             self._report(PhaseBegan(time_seconds=self.clock(), round=round_number, phase=phase))
 
-    def _report_faults(self, learnt: BatchReport, too_long: int, record: RoundRecord) -> None:
+    def _report_faults(self, learnt: BatchReport, too_long: int, record: RoundRecord, differs: str | None) -> None:
         """Reports each kind of fault once, and again only after a round without it."""
         faults = dict.fromkeys((error.reason, str(error)) for error in self._intake.faults())
         if learnt.step is not None and not learnt.step.taken:
@@ -88,6 +94,8 @@ class Reporting:
         if record.scoring_fault is not None:
             without = f"{record.scoring_failures} own answers of this round got no reward, since scoring them failed"
             faults["scoring", f"{without}; the first: {record.scoring_fault}"] = None
+        if differs is not None:
+            faults["engine_differs", differs] = None
         for kind, detail in faults:
             if kind not in self._faults:
                 self._report(
@@ -102,6 +110,8 @@ def round_done(
     learnt: BatchReport,
     state: LearnerState,
     steps_skipped: int,
+    *,
+    engine_bound: float,
 ) -> RoundDone:
     """Returns the event of a round that is done; ``state`` counts it already."""
     objective, seconds = learnt.objective, record.watch.total()
@@ -139,6 +149,9 @@ def round_done(
         text_share=objective.text_share(),
         foreign_unusable=learnt.foreign_unusable,
         kl=_finite(objective.mean_kl()),
+        engine_gap=_finite(objective.mean_engine_gap()),
+        engine_kl=_finite(objective.mean_engine_kl()),
+        engine_bound=engine_bound,
         multi_token_span_share=learnt.multi_token_span_share(),
         entropy=objective.mean_entropy(),
         divergence_by_peer={peer: value for peer, value in divergence.items() if math.isfinite(value)},

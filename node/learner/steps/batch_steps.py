@@ -34,14 +34,15 @@ class BatchSteps:
         passes: PassSettings,
         *,
         max_new_tokens: int,
+        policy_version: Callable[[], int],
     ) -> None:
-        """``max_new_tokens``: of the longest answer of any task."""
+        """``max_new_tokens``: of the longest answer of any task. ``policy_version``: of the weights as they are."""
         self.passes = passes  # replaced when memory runs out
         self.whole_batch = config.learner.own_groups * config.learner.completions  # what a round generates
         self._objective, self._temperature = config.objective, config.engine.temperature
         self._optimizer, self._others, self._devices = optimizer, others, devices
         self._steps = OptimizerSteps(network, optimizer, config.objective, others, devices)
-        self._max_new_tokens = max_new_tokens
+        self._max_new_tokens, self._policy_version = max_new_tokens, policy_version
 
     def use(self, sizes: Sizes) -> None:
         """Takes passes of other sizes from now on."""
@@ -96,4 +97,5 @@ class BatchSteps:
             max_new_tokens=self._max_new_tokens,
             whole_batch=self.whole_batch,
             rate=rate,
+            policy_version=self._policy_version(),
         )

@@ -44,6 +44,7 @@ class StepTask:
     max_new_tokens: int  # the longest answer of any task
     whole_batch: int  # the completions that a round generates
     rate: float = 1.0
+    policy_version: int | None = None  # of the weights before these steps; None: unknown
 
 
 class Devices:

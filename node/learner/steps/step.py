@@ -192,7 +192,10 @@ class OptimizerSteps:
         if len(planned) < self.devices.count:
             planned = plan(batch_tokens=share_of_tokens(planned, task.passes.batch_tokens, self.devices.count))
         device = self.network.head.weight.device
-        own = [(each, RaggedSpans.of(each.completions, device)) for each in divided(planned, self.devices)]
+        own = [
+            (each, RaggedSpans.of(each.completions, device, policy_version=task.policy_version))
+            for each in divided(planned, self.devices)
+        ]
         return [GradientPass(*each, anchors) for each, anchors in zip(own, self._anchors(own, task), strict=True)]
 
     @torch.no_grad()
@@ -226,8 +229,10 @@ class OptimizerSteps:
                 loss, of_pass = objective_loss(logps, entropies, each.spans, self.objective, totals, each.anchors)
                 loss.backward()  # type: ignore[no-untyped-call]
                 report.add(of_pass)
-                if self.objective.steps > 1 and each.anchors.proximal is None:
-                    each.anchors = replace(each.anchors, proximal=logps.detach())
+                if self.objective.steps > 1:
+                    each.spans = replace(each.spans, present=torch.zeros_like(each.spans.present))
+                    if each.anchors.proximal is None:
+                        each.anchors = replace(each.anchors, proximal=logps.detach())
         return report
 
 

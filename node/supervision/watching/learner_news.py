@@ -29,7 +29,7 @@ class LearnerNews:
         self._unsaved_noted_at = -math.inf
         self._phases = PhaseWatch()
         self._learning = LearningWatch()
-        self._nothing_learnt_noted = False
+        self._noted: set[str] = set()  # what is told once: "NOTHING LEARNT" and "REWARD FALLS"
         self._heard_at = clock()
 
     def newest(self, kind: type[Kind]) -> Kind | None:
@@ -58,6 +58,11 @@ class LearnerNews:
         """Returns in words why the newest rounds taught nothing, and what to do; None while the learner learns."""
         return self._learning.nothing_learnt
 
+    @property
+    def reward_falls(self) -> str | None:
+        """Returns in words that the reward only falls, and what to do; None while it does not."""
+        return self._learning.reward_falls
+
     def learner_starts(self) -> None:
         self._newest.pop(events.Stopped, None)
 
@@ -69,9 +74,10 @@ class LearnerNews:
         match event:
             case events.RoundDone():
                 self._learning.saw(event)
-                if self.nothing_learnt is not None and not self._nothing_learnt_noted:
-                    self._nothing_learnt_noted = True
-                    return [f"NOTHING LEARNT: {self.nothing_learnt}."]
+                states = {"NOTHING LEARNT": self.nothing_learnt, "REWARD FALLS": self.reward_falls}
+                new = {title: text for title, text in states.items() if text is not None and title not in self._noted}
+                self._noted |= new.keys()
+                return [f"{title}: {text}." for title, text in new.items()]
             case events.Averaged(partner=str()):
                 self.averaged = event
             case events.Evaluated() | events.BaselineMeasured():

@@ -1,14 +1,18 @@
-"""Whether the learner learns nothing, and why, decided from its rounds.
+"""Whether the learner learns nothing, or its reward only falls, and why, decided from its rounds.
 
 A question teaches only where its answers earn different rewards. Three rounds without a step mean that no question of
-any task did, own or of peers. Rounds in which nothing was scored, or scoring failed, are told elsewhere and do not
-count.
+any task did, own or of peers. A reward only falls where each of the last ``FALL_WINDOWS`` windows of ``FALL_ROUNDS``
+rounds is below the one before, as one order of 720 is by chance, and the whole fall is more than ``FALL_ERRORS`` times
+its standard error. Rounds in which nothing was scored, or scoring failed, are told elsewhere and do not count.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 from node.events import RoundDone
@@ -19,15 +23,25 @@ ROUNDS: Final = 3
 WRONG: Final = 0.05  # the highest mean reward of answers that are called wrong: some tasks reward a wrong form so much
 RIGHT: Final = 0.95  # the lowest of answers that are called right
 TASKS_NAMED: Final = 5
+FALL_WINDOWS: Final = 6
+FALL_ROUNDS: Final = 10
+FALL_ERRORS: Final = 3.0
 
 
 class LearningWatch:
-    """Remembers the newest rounds without a step."""
+    """Remembers the newest rounds without a step, and the rewards of the newest windows."""
 
     def __init__(self) -> None:
         self._rounds: deque[RoundDone] = deque(maxlen=ROUNDS)
+        self._window: list[float] = []  # that is not full yet
+        self._windows: deque[list[float]] = deque(maxlen=FALL_WINDOWS)
 
     def saw(self, done: RoundDone) -> None:
+        if done.reward_by_task and not done.scoring_failures:
+            self._window.append(done.reward)
+        if len(self._window) == FALL_ROUNDS:
+            self._windows.append(self._window)
+            self._window = []
         if done.tokens_trained or done.gradient_mass_by_task:
             self._rounds.clear()
         elif done.reward_by_task and not done.scoring_failures:
@@ -37,6 +51,28 @@ class LearningWatch:
     def nothing_learnt(self) -> str | None:
         """Returns in words why nothing is learnt, and what to do; None while the learner learns."""
         return nothing_learnt(self._rounds) if len(self._rounds) == ROUNDS else None
+
+    @property
+    def reward_falls(self) -> str | None:
+        """Returns in words that the reward only falls, and what to do; None while it does not."""
+        return reward_falls(self._windows)
+
+
+def reward_falls(windows: Sequence[Sequence[float]]) -> str | None:
+    """Returns that the rewards of ``windows``, oldest first, only fall, and what to do; None where they do not, or may
+    do so by chance, or are fewer than ``FALL_WINDOWS``."""
+    means = [statistics.fmean(window) for window in windows]
+    if len(windows) < FALL_WINDOWS or any(after >= before for before, after in pairwise(means)):
+        return None
+    variance = sum(statistics.variance(window) / len(window) for window in (windows[0], windows[-1]))
+    if means[0] - means[-1] <= FALL_ERRORS * math.sqrt(variance):
+        return None
+    return (
+        f"the mean reward only falls, from {means[0]:.3f} to {means[-1]:.3f} over the last "
+        f"{FALL_WINDOWS * FALL_ROUNDS} rounds. To do: go on from the best checkpoint (`starling up --resume best`) "
+        "with a lower learner.learning_rate; if it began when a peer came, `starling report` says what was learnt from "
+        "whom; with an own reward, see what answers earn on the page"
+    )
 
 
 def nothing_learnt(rounds: Iterable[RoundDone]) -> str:

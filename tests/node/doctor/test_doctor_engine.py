@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from node.api.answers import engine_line, escaped_event
@@ -11,6 +12,7 @@ from node.doctor.findings import Severity
 from node.engines.backend_choice import EngineFacts
 from node.events import EngineChanged, decode_event, encode_event
 from node.supervision.watching.learner_news import LearnerNews
+from tests.factories import round_done
 from tests.node.api.test_api_links import status
 from tests.node.doctor.judged import with_remedy
 
@@ -46,6 +48,13 @@ def test_beside_a_node_it_says_which_one_generates_and_warns_of_another_than_the
     with_remedy(
         judge_engine(Config(), running(GIVEN_UP), FACTS), Severity.WARNING, "learner's process generates instead"
     )
+
+
+@pytest.mark.parametrize(("kl", "severity"), [(1e-5, Severity.OK), (0.5, Severity.WARNING)])
+def test_it_says_how_far_the_last_rounds_samples_are_from_the_learner(kl: float, severity: Severity) -> None:
+    done = round_done(engine_gap=0.01, engine_kl=kl, engine_bound=4e-4)
+    facts = RunningFacts(True, replace(status(), engine=RUNS, round=done), None)
+    with_remedy(judge_engine(Config(), facts, FACTS), severity, "KL")
 
 
 def test_losses_are_told_to_the_owner_and_a_start_is_not() -> None:

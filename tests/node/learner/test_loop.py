@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ import pytest
 import torch
 
 from node.checkpoints.checkpoints import read_newest
-from node.configuration import LearnerSection
+from node.configuration import LearnerSection, ObjectiveSection, ResearchSection
+from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sampling
+from node.engines.torch import TorchEngine
 from node.events import (
     CheckpointSaved,
     Fault,
@@ -45,11 +49,63 @@ def test_node_without_a_swarm_process_trains_alone_and_says_why() -> None:
     assert node.learner.state.success.of("first") != 0.1
 
 
+MANY = LearnerSection(own_groups=8, completions=8)  # so that the answers to some prompt earn different rewards
+
+
 def test_own_completions_are_on_policy() -> None:
-    done = Node("ann", learner=LearnerSection(own_groups=8, completions=8)).round()
+    done = Node("ann", learner=MANY).round()
     assert done.divergence_by_peer["self"] == pytest.approx(0.0, abs=1e-6)
     assert done.effective_sample_share == pytest.approx(1.0, abs=1e-5)
     assert done.clip_share == 0
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_round_measures_how_far_the_engine_is_from_the_learner_before_it_steps(steps: int) -> None:
+    node = Node("ann", learner=MANY, objective=ObjectiveSection(steps=steps))
+    first, second = node.round(), node.round()
+    for done in (first, second):
+        assert done.tokens_trained and done.engine_gap is not None and done.engine_kl is not None
+        assert 0 <= done.engine_kl < 1e-9
+        assert done.engine_gap == pytest.approx(0.0, abs=1e-4)
+
+
+def test_what_other_weights_sampled_says_nothing_about_the_engine() -> None:
+    node = Node(
+        "ann",
+        learner=MANY,
+        objective=ObjectiveSection(research=ResearchSection(weights_behind=1)),
+        around=lambda engine: TorchEngine(engine.policy, rows=16, seed=0, owns_weights=True),
+    )
+    rounds = [node.round() for _ in range(3)]
+    assert rounds[0].engine_kl is not None
+    assert [done.engine_kl for done in rounds[1:]] == [None, None]
+    assert all(done.tokens_trained for done in rounds)
+
+
+class OtherProbabilities(TorchEngine):
+    """Says of every token that it was half as likely again as it was."""
+
+    def advance(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        enough: Enough | None = None,
+        ended: Ended | None = None,
+    ) -> list[GenerationProgress]:
+        return [
+            replace(each, samples=tuple(replace(s, logps=s.logps + np.float32(np.log(1.5))) for s in each.samples))
+            for each in super().advance(requests, sampling, enough, ended)
+        ]
+
+
+def test_engine_that_samples_from_other_probabilities_is_a_fault_that_names_it() -> None:
+    node = Node("ann", learner=MANY, around=lambda engine: OtherProbabilities(engine.policy, rows=16, seed=0))
+    rounds = [node.round() for _ in range(2)]
+    assert rounds[0].engine_gap == pytest.approx(np.log(1.5), abs=1e-3)
+    assert rounds[0].engine_kl == pytest.approx(1 / 1.5 - 1 + np.log(1.5), abs=1e-3)
+    [fault] = [event for event in node.events if isinstance(event, Fault)]
+    assert (fault.kind, fault.fatal, fault.round) == ("engine_differs", False, 1)
+    assert "the engine (torch)" in fault.detail
 
 
 def test_node_alone_gets_better_at_its_tasks() -> None:

@@ -218,3 +218,33 @@ def test_round_that_learnt_or_that_shows_nothing_of_rewards_is_not_counted(chang
     news.saw(without_step(1))
     news.saw(without_step(2))
     assert news.saw(without_step(3, **changes)) == [] and news.nothing_learnt is None
+
+
+def with_rewards(windows: list[float], spread: float = 0.02) -> tuple[LearnerNews, list[str]]:
+    """Returns the news after ten rounds around each of these rewards, and what was told."""
+    news, notes = LearnerNews(Clock()), list[str]()
+    for window, mean in enumerate(windows):
+        for number in range(10):
+            reward = mean + spread * (-1) ** number
+            notes += news.saw(round_done(10 * window + number, reward=reward, reward_by_task={"add": reward}))
+    return news, notes
+
+
+def test_reward_that_only_falls_is_told_once_with_what_to_do_until_it_rises() -> None:
+    news, notes = with_rewards([0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2])
+    assert len(notes) == 1 and "from 0.500 to 0.250" in notes[0] and "--resume best" in notes[0]
+    assert news.reward_falls is not None and "to 0.200" in news.reward_falls
+    assert with_rewards([0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.3])[0].reward_falls is None
+
+
+@pytest.mark.parametrize(
+    ("windows", "spread"),
+    [
+        ([0.5, 0.45, 0.4, 0.35, 0.3], 0.02),  # too short
+        ([0.5, 0.45, 0.4, 0.41, 0.3, 0.25], 0.02),  # not only
+        ([0.5, 0.49, 0.48, 0.47, 0.46, 0.45], 0.2),  # may be chance
+    ],
+)
+def test_reward_that_may_fall_by_chance_is_no_state(windows: list[float], spread: float) -> None:
+    news, notes = with_rewards(windows, spread)
+    assert notes == [] and news.reward_falls is None
