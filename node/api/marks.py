@@ -17,6 +17,7 @@ from node.events import (
     Averaged,
     AveragingTakenBack,
     CheckpointSaved,
+    InfluenceWithdrawn,
     LearnerReady,
     NamedPeer,
     PeersChanged,
@@ -35,6 +36,7 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {  # kind: what one mark says, and
     "adopted": ("weights of peers taken over", "weights of peers taken over {count} times"),
     "averaged": ("weights averaged with {names}", "weights averaged {count} times"),
     "taken_back": ("an averaging with {names} was taken back", "{count} averagings were taken back"),
+    "withdrawn": ("learns less from {names} for a while", "learns less from {names} for a while, {count} times"),
     "loss": ("lost: {names}", "{count} losses: {names}"),
 }
 MAX_OF_A_KIND: Final = 40
@@ -63,7 +65,7 @@ class Marks:
         self._kinds: dict[str, list[_Happened]] = {kind: [] for kind in KINDS}
 
     def add(self, event: TimedEvent, name_of: Callable[[str], str]) -> None:
-        """Takes one event; ``name_of`` says what a peer calls itself."""
+        """Takes one event; ``name_of`` says what a peer calls itself, escaped."""
         at = event.time_seconds
         match event:
             case LearnerReady():
@@ -76,9 +78,11 @@ class Marks:
             case StateSyncing(stage="done"):
                 self._add("adopted", at, 0)
             case Averaged(partner=str(partner)):
-                self._add("averaged", at, event.round, (printable(name_of(partner), NAME_BYTES),))
+                self._add("averaged", at, event.round, (name_of(partner),))
             case AveragingTakenBack():
-                self._add("taken_back", at, event.round, (printable(name_of(event.partner), NAME_BYTES),))
+                self._add("taken_back", at, event.round, (name_of(event.partner),))
+            case InfluenceWithdrawn():
+                self._add("withdrawn", at, event.round, tuple(map(name_of, event.peers[:MAX_NAMES])))
             case _:
                 pass
 

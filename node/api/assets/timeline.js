@@ -17,6 +17,7 @@ const SIGNS = {
   left: "▽",
   averaged: "⇄",
   taken_back: "↩",
+  withdrawn: "◔",
   loss: "▼",
   checkpoint: "",
 };
@@ -25,6 +26,7 @@ const KINDS = {
   left: "peers left",
   averaged: "weights averaged",
   taken_back: "averaging taken back",
+  withdrawn: "learns less from a peer",
   loss: "a task is being lost",
   start: "the node started",
   restart: "the learner started again",
