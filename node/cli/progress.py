@@ -264,7 +264,7 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
     for loss in status.losses[:MAX_LOSSES_SHOWN]:
         facts.add_row("lost", Text(loss.sentence))
     for each in status.withdrawn[-MAX_LOSSES_SHOWN:]:
-        facts.add_row("influence", Text(each.sentence))
+        facts.add_row("caution", Text(each.sentence))
     if status.evaluated is not None:
         facts.add_row("held-out", Text(wording.evaluated_line(status.evaluated)))
     if status.averaged is not None:

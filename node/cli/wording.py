@@ -185,7 +185,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         "family": averaged_line(offered) if offered is not None and offered.partner is None else None,
         "gained": printable(status.gained, 600),
         "lost": "\n".join(loss.sentence for loss in status.losses),
-        "influence": "\n".join(each.sentence for each in status.withdrawn),
+        "caution": "\n".join(each.sentence for each in status.withdrawn),
         **_swarm_facts(status),
         "fault": fault and fault_line(fault),
     }

@@ -67,5 +67,5 @@ def _withdrawals(facts: RunFacts) -> list[str]:
     """Returns a line for each of the newest times that it learnt less from peers for a while."""
     shown = facts.withdrawals[-MAX_WITHDRAWALS_SHOWN:]
     earlier = facts.withdrawals_total - len(shown)
-    lines = [f"influence {each.sentence}" for each in shown]
-    return [*lines, f"influence {counted(earlier, 'earlier precaution')}"] if earlier else lines
+    lines = [f"caution  {each.sentence}" for each in shown]
+    return [*lines, f"caution  {counted(earlier, 'earlier precaution')}"] if earlier else lines

@@ -88,7 +88,7 @@ def test_status_terminal_page_and_report_show_the_same_fact_and_no_fault(tmp_pat
 
     status = msgspec.structs.replace(node_status(swarm_status(None)), withdrawn=(now,))
     for shown in (wording.status_lines(status), report_lines(facts)):
-        assert [line.split(maxsplit=1)[1] for line in shown if line.startswith("influence")] == [now.sentence]
+        assert [line.split(maxsplit=1)[1] for line in shown if line.startswith("caution")] == [now.sentence]
     assert now.sentence in report_page(facts, name="wren")
 
 
