@@ -293,6 +293,19 @@ class AveragingTakenBack(TimedEvent, frozen=True, kw_only=True, tag="averaging_t
     groups: int  # since the step
 
 
+class InfluenceWithdrawn(TimedEvent, frozen=True, kw_only=True, tag="influence_withdrawn"):
+    """Own success fell after learning from peers, by more than chance does: they teach nothing, or little, for a while.
+    A precaution: that is no proof of anything against one of them."""
+
+    round: int  # that showed it
+    since_round: int  # with which the fall began
+    lost_share: float  # of the usual success, 0 to 1
+    peers: tuple[str, ...]  # peer ids
+    action: Literal["set_aside", "on_probation"]  # nothing until ``until_round``; little until proven again
+    until_round: int  # the first in which all of them may teach again; on probation: until which a fall is watched for
+    weights_of_round: int | None  # that were put back; None: they stay
+
+
 class StatePublished(TimedEvent, frozen=True, kw_only=True, tag="state_published"):
     """The nodes of our family can fetch our weights."""
 
@@ -475,6 +488,7 @@ Event = (
     | BaselineMeasured
     | Averaged
     | AveragingTakenBack
+    | InfluenceWithdrawn
     | StateSyncing
     | LearnerReady
     | StatePublished

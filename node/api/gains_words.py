@@ -55,7 +55,7 @@ def gains_sentence(answer: GainsAnswer) -> str:
     if fallen:
         said += f" {lost_sentence(fallen)}"
     elif lower:
-        said += f" Lower than before: {_listed(lower[:MAX_LOST_NAMED])}."
+        said += f" Lower than before: {listed(lower[:MAX_LOST_NAMED])}."
     return said
 
 
@@ -64,7 +64,7 @@ def _shares(answer: GainsAnswer) -> str:
     parts.append(f"{answer.from_itself:+.2f} with its own")
     if abs(answer.not_attributed) >= SMALL:
         parts.append(f"{answer.not_attributed:+.2f} with no group of the task")
-    return f"Of the change {_listed(parts)}."
+    return f"Of the change {listed(parts)}."
 
 
 def _most(answer: GainsAnswer) -> str:
@@ -98,7 +98,7 @@ def lost_sentence(fallen: Sequence[tuple[str, float, float]]) -> str:
     named = [fell(*each) for each in fallen[:MAX_LOST_NAMED]]
     if len(fallen) > MAX_LOST_NAMED:
         named.append(f"{len(fallen) - MAX_LOST_NAMED} more")
-    return f"It has lost success on {_listed(named)}." if named else ""
+    return f"It has lost success on {listed(named)}." if named else ""
 
 
 def loss_sentence(loss: Loss) -> str:
@@ -111,5 +111,6 @@ def loss_sentence(loss: Loss) -> str:
     return f"{said} Meanwhile: {'; '.join(loss.went_with)}." if loss.went_with else said
 
 
-def _listed(named: Sequence[str]) -> str:
+def listed(named: Sequence[str]) -> str:
+    """Returns what is named with commas and an "and"."""
     return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"

@@ -18,6 +18,7 @@ from node.events import (
     AveragingTakenBack,
     CheckpointSaved,
     Evaluated,
+    InfluenceWithdrawn,
     LearnerReady,
     NamedPeer,
     PeersChanged,
@@ -40,6 +41,7 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {  # kind: what one mark says, and
     "averaged": ("weights averaged with {names}", "weights averaged {count} times"),
     "taken_back": ("an averaging with {names} was taken back", "{count} averagings were taken back"),
     "best": ("best checkpoint: round {round}, {names} on held-out prompts", ""),
+    "withdrawn": ("learns less from {names} for a while", "learns less from {names} for a while, {count} times"),
     "loss": ("lost: {names}", "{count} losses: {names}"),
 }
 MAX_OF_A_KIND: Final = 40
@@ -68,7 +70,7 @@ class Marks:
         self._kinds: dict[str, list[_Happened]] = {kind: [] for kind in KINDS}
 
     def add(self, event: TimedEvent, name_of: Callable[[str], str]) -> None:
-        """Takes one event; ``name_of`` says what a peer calls itself."""
+        """Takes one event; ``name_of`` says what a peer calls itself, escaped."""
         at = event.time_seconds
         match event:
             case LearnerReady():
@@ -81,14 +83,16 @@ class Marks:
             case StateSyncing(stage="done"):
                 self._add("adopted", at, 0)
             case Averaged(partner=str(partner)):
-                self._add("averaged", at, event.round, (printable(name_of(partner), NAME_BYTES),))
+                self._add("averaged", at, event.round, (name_of(partner),))
             case Evaluated() if event.round == event.best_round > 0:
                 self._kinds["best"].clear()  # the former best one is none
                 self._add("best", at, event.round, (f"{event.reward:.2f}",))
             case Stopped():
                 self._add("paused" if event.because == "paused" else "stopped", at, event.round)
             case AveragingTakenBack():
-                self._add("taken_back", at, event.round, (printable(name_of(event.partner), NAME_BYTES),))
+                self._add("taken_back", at, event.round, (name_of(event.partner),))
+            case InfluenceWithdrawn():
+                self._add("withdrawn", at, event.round, tuple(map(name_of, event.peers[:MAX_NAMES])))
             case _:
                 pass
 

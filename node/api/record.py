@@ -16,7 +16,7 @@ import msgspec
 from node.api.history import Charted, History
 from node.api.rollout_history import RolloutHistory
 from node.api.run_changes import Change, GroupsByPeer, RunChanges
-from node.api.types import Loss, SampleAnswer, SampleGroup, SamplesAnswer
+from node.api.types import SampleAnswer, SampleGroup, SamplesAnswer
 from node.events import Event, ForeignGroups, PeersChanged, RoundDone, SampledGroup, Samples, Usage
 from node.tasks.answers import RIGHT
 
@@ -41,8 +41,8 @@ class RunRecord:
         self.learnt_from: Samples | None = None  # the newest with a peer's
         self._waiting: list[Change] | None = []
 
-    def add(self, event: Event | Usage | PeersChanged) -> tuple[Loss, ...]:
-        """Takes one event and returns the losses that it showed for the first time."""
+    def add(self, event: Event | Usage | PeersChanged) -> tuple[str, ...]:
+        """Takes one event and returns what a person is to be told of it, a sentence each."""
         if isinstance(event, Samples):
             self.samples = event if event.ours is not None else self.samples
             self.learnt_from = event if event.learnt_from is not None else self.learnt_from

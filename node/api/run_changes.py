@@ -1,4 +1,4 @@
-"""How a run changed the node, from its events: gains, losses, and marks for the charts.
+"""How a run changed the node, from its events: gains, losses, from whom it learns less, and marks for the charts.
 
 The API fills it with events as they arrive, after those that earlier starts recorded; a report fills it from the record
 alone. Both get the same answers.
@@ -13,7 +13,8 @@ from typing import Final
 from node.api.gains import Attribution
 from node.api.losses import LossWatch
 from node.api.marks import Marks
-from node.api.types import GainsAnswer, Loss, end_of
+from node.api.types import GainsAnswer, Loss, Withdrawal, end_of
+from node.api.withdrawals import taken_back_sentence, withdrawal
 from node.events import (
     Averaged,
     AveragingTakenBack,
@@ -21,6 +22,7 @@ from node.events import (
     CheckpointSaved,
     Evaluated,
     ForeignGroups,
+    InfluenceWithdrawn,
     LearnerReady,
     NamedPeer,
     PeersChanged,
@@ -33,6 +35,7 @@ from node.printable import printable
 from protocol.limits import NAME_BYTES
 
 MAX_NAMES: Final = 1024  # of peers, the newest ones
+MAX_WITHDRAWALS: Final = 50  # the newest ones
 
 
 class GroupsByPeer(TimedEvent, frozen=True, kw_only=True, tag="foreign_groups"):
@@ -55,6 +58,7 @@ Change = (
     | CheckpointSaved
     | Averaged
     | AveragingTakenBack
+    | InfluenceWithdrawn
     | LearnerReady
     | StateSyncing
     | Stopped
@@ -72,16 +76,21 @@ class RunChanges:
         self._from_peers = False
         self._names: OrderedDict[str, NamedPeer] = OrderedDict()
         self.losses: tuple[Loss, ...] = ()
+        self.withdrawals: tuple[Withdrawal, ...] = ()
+        self.withdrawals_total = 0
+        self._round = 0
         self._answer: GainsAnswer | None = None  # until something changes: it is asked for every second
 
-    def add(self, event: Change) -> tuple[Loss, ...]:
-        """Takes one event and returns the losses that it showed for the first time."""
+    def add(self, event: Change) -> tuple[str, ...]:
+        """Takes one event and returns what a person is to be told of it, a sentence each: losses that it showed for the
+        first time, and precautions."""
         self._answer = None
         if isinstance(event, PeersChanged):
             self.name_peers([*event.came, *event.left])
         self.marks.add(event, self.name_of)
         match event:
             case RoundDone():
+                self._round = event.round
                 self._gains.add_round(event)
                 self._watch.add_round(event)
                 return self._new_losses(event.time_seconds, event.round)
@@ -97,6 +106,13 @@ class RunChanges:
             case Averaged(partner=str()):
                 self._averagings += 1
                 self._watch.add_averaging(event)
+            case AveragingTakenBack():
+                return (taken_back_sentence(event, self.name_of(event.partner)),)
+            case InfluenceWithdrawn():
+                made = withdrawal(event, [self.name_of(peer) for peer in event.peers])
+                self.withdrawals = (*self.withdrawals, made)[-MAX_WITHDRAWALS:]
+                self.withdrawals_total += 1
+                return (made.sentence,)
             case StateSyncing(stage="done"):
                 self._from_peers = True
             case LearnerReady():
@@ -119,8 +135,18 @@ class RunChanges:
         return self._names.get(peer)
 
     def name_of(self, peer: str) -> str:
+        """Returns what the peer calls itself, with the end of its id where another has that name too; that end alone
+        where its name was never heard. Escaped."""
         known = self._names.get(peer)
-        return known.name if known is not None else end_of(peer)
+        if known is None:
+            return printable(end_of(peer), NAME_BYTES)
+        alone = sum(each.name == known.name for each in self._names.values()) == 1
+        return known.name if alone else f"{known.name} ({printable(end_of(peer), NAME_BYTES)})"
+
+    @property
+    def withdrawn(self) -> tuple[Withdrawal, ...]:
+        """From which peers the node learns less in its present round."""
+        return tuple(each for each in self.withdrawals if self._round < each.until_round)
 
     def gains(self) -> GainsAnswer:
         if self._answer is None:
@@ -129,10 +155,10 @@ class RunChanges:
             )
         return self._answer
 
-    def _new_losses(self, time_seconds: float, round_number: int) -> tuple[Loss, ...]:
+    def _new_losses(self, time_seconds: float, round_number: int) -> tuple[str, ...]:
         before = {loss.task for loss in self.losses}
         self.losses = self._watch.answer()
         new = tuple(loss for loss in self.losses if loss.task not in before)
         for loss in new:
             self.marks.add_loss(loss, time_seconds=time_seconds, round_number=round_number)
-        return new
+        return tuple(loss.sentence for loss in new)

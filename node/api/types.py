@@ -46,6 +46,23 @@ class Loss(Struct, frozen=True):
     sentence: str  # the whole of it in plain words, ``went_with`` included
 
 
+class Withdrawal(Struct, frozen=True):
+    """Peers that teach this node nothing, or little, for a while, since its success fell: a precaution, not a fault.
+    ``node.events.InfluenceWithdrawn`` has what is measured."""
+
+    time_seconds: float
+    round: int
+    since_round: int
+    lost_share: float  # of the usual success, 0 to 1
+    peers: tuple[str, ...]
+    names: tuple[str, ...]  # of ``peers``, in their order
+    action: str  # "set_aside" or "on_probation"
+    until_round: int
+    weights_of_round: int | None  # that were put back; None: they stay
+    done: str  # what is done about each of them, in words
+    sentence: str  # the whole of it in plain words
+
+
 class PeerShare(Struct, frozen=True):
     """The part of a gain that is counted to one peer."""
 
@@ -176,6 +193,7 @@ class NodeStatus(Struct, frozen=True):
     evaluated: Evaluated | None = None  # the last measurement on held-out prompts since the node's start
     gained: str = ""  # ``GainsAnswer.sentence``: what it can do now, and what it has from whom
     losses: tuple[Loss, ...] = ()  # the greatest fall first; at most ``losses.MAX_LOSSES``
+    withdrawn: tuple[Withdrawal, ...] = ()  # from which peers it learns less for now, and why; oldest first
     join: JoinLine | None = None  # None while the swarm process does not answer
     not_saved: NotSaved | None = None  # no checkpoint can be written: what was learnt since the last is in memory alone
     damaged: CheckpointsDamaged | None = None  # checkpoints that this start found damaged and keeps aside
@@ -321,6 +339,7 @@ class PeerView(Struct, frozen=True):
     # Its observed conduct, counted by ``swarm.peers.reputation.Conduct``; ``RolloutsAnswer.words`` explains each.
     conduct: dict[str, int] = {}
     outcomes: dict[str, int] = {}  # of its groups, by outcome or reason, since the supervisor's start
+    withdrawn: str | None = None  # that this node learns nothing, or little, from it for now, in words
 
     def is_heard(self, within_seconds: float) -> bool:
         """Whether its newest heartbeat is no older. A banned peer is not heard."""

@@ -30,7 +30,6 @@ from node.cli.output_queue import QueuedText, dropped_line, queued
 from node.cli.page_link import page_link
 from node.events import (
     Averaged,
-    AveragingTakenBack,
     BaselineMeasured,
     CheckpointSaved,
     Evaluated,
@@ -120,7 +119,6 @@ LINES: Mapping[type[Event], Callable[[Any], str]] = {
     BaselineMeasured: wording.baseline_line,
     Loading: loading_line,
     Averaged: wording.averaged_line,
-    AveragingTakenBack: wording.taken_back_line,
 }
 PANEL_LINES = (Planned, LearnerReady, StateSyncing, Fault)  # not to be missed
 
@@ -281,6 +279,8 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
             facts.add_row(Text(task), Text(f"{'█' * round(20 * success):<20} {success:.2f}"))
     for loss in status.losses[:MAX_LOSSES_SHOWN]:
         facts.add_row("lost", Text(loss.sentence))
+    for each in status.withdrawn[-MAX_LOSSES_SHOWN:]:
+        facts.add_row("caution", Text(each.sentence))
     if status.evaluated is not None:
         facts.add_row("held-out", Text(wording.evaluated_line(status.evaluated)))
     if status.averaged is not None:

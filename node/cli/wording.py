@@ -14,7 +14,6 @@ from node.doctor.findings import Finding, Report, Severity
 from node.evaluation.evaluation_result import Evaluation
 from node.events import (
     Averaged,
-    AveragingTakenBack,
     BaselineMeasured,
     CheckpointSaved,
     Evaluated,
@@ -127,14 +126,6 @@ def averaged_line(offered: Averaged) -> str:
     )
 
 
-def taken_back_line(event: AveragingTakenBack) -> str:
-    """Describes an outer step that did harm."""
-    return (
-        f"averaging with {printable(event.partner)} after round {event.averaged_round} taken back: "
-        f"{one_line(event.because, 400)}; no averaging with it for a day"
-    )
-
-
 def outcome_line(outcome: RunOutcome, shown: Fault | None = None) -> str:
     """Returns the last line of ``starling up``. Lines of a log that only repeat ``shown``, the fatal fault that was
     shown before, are left out."""
@@ -197,6 +188,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         "family": averaged_line(offered) if offered is not None and offered.partner is None else None,
         "gained": printable(status.gained, 600),
         "lost": "\n".join(loss.sentence for loss in status.losses),
+        "caution": "\n".join(each.sentence for each in status.withdrawn),
         **_swarm_facts(status),
         "fault": fault and fault_line(fault),
     }
@@ -230,10 +222,11 @@ def peer_lines(peers: Sequence[PeerView]) -> list[str]:
         link = "connected" if peer.connected else "left" if has_left(peer) else "away"
         exchanges = f"  weights {exchanges_line(peer)}" if peer.last_exchange else ""
         ban = f"  banned: {printable(peer.banned_because)}" if peer.banned_because else ""
+        withdrawn = f"  {peer.withdrawn}" if peer.withdrawn else ""
         groups = f"groups {peer.groups_announced} announced, {peer.groups_used} used, {peer.groups_rejected} rejected"
         lines.append(
             f"{printable(peer.peer)}  {link}  {round_trip}  {name}  {activity}  {groups}  "
-            f"reputation {peer.reputation:.2f}{exchanges}{ban}"
+            f"reputation {peer.reputation:.2f}{exchanges}{withdrawn}{ban}"
         )
     return lines
 

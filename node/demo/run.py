@@ -85,9 +85,11 @@ def demonstrate(settings: DemoSettings, display: Display) -> DemoReport:
 
 def run_in_temporary_directory(demonstration: Callable[[Path], Coroutine[Any, Any, T]]) -> T:
     """Runs ``demonstration`` with a temporary directory, which it removes afterwards. SIGTERM and SIGHUP act as
-    Ctrl-C."""
+    Ctrl-C; the latter not where it is ignored already, as under nohup."""
     with ExitStack() as stack:
         for number in (signal.SIGTERM, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue
             before = signal.signal(number, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
             stack.callback(signal.signal, number, before)
         root = Path(tempfile.mkdtemp(prefix="starling-demo-"))

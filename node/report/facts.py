@@ -18,7 +18,7 @@ from node.api.history import Charted, History
 from node.api.reasons import why_not
 from node.api.record import events_in, halves
 from node.api.run_changes import Change, RunChanges
-from node.api.types import GainsAnswer, HistoryAnswer, Series, WhyNot
+from node.api.types import GainsAnswer, HistoryAnswer, Series, WhyNot, Withdrawal
 from node.events import Averaged, Evaluated, Fault, LearnerReady, OutOfMemory, RoundDone, StateSyncing, Stopped, Usage
 from protocol.errors import ConfigurationError, StorageError
 
@@ -69,6 +69,8 @@ class RunFacts(Struct, frozen=True):
     averaged_total: int
     faults: tuple[Fault, ...]
     faults_total: int
+    withdrawals: tuple[Withdrawal, ...]  # from which peers it learnt less for a while; no faults
+    withdrawals_total: int
     out_of_memory: tuple[OutOfMemory, ...]
     out_of_memory_total: int
     ended_because: str | None  # None: the run has not ended, or not on purpose
@@ -196,6 +198,8 @@ class _Collected:
             averaged_total=sums["averaged"],
             faults=tuple(self.faults),
             faults_total=sums["faults"],
+            withdrawals=self.changes.withdrawals,
+            withdrawals_total=self.changes.withdrawals_total,
             out_of_memory=tuple(self.out_of_memory),
             out_of_memory_total=sums["out of memory"],
             ended_because=self.stopped.because if self.stopped else None,

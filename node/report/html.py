@@ -20,6 +20,8 @@ def report_page(facts: RunFacts, *, name: str) -> str:
     """Returns the whole file."""
     shown = printable(name, 64)
     ran_out = [details("Memory that ran out", _out_of_memory(facts))] if facts.out_of_memory_total else []
+    title = f"Learnt less from peers for a while: {times(facts.withdrawals_total)}"
+    less = [details(title, _withdrawals(facts))] if facts.withdrawals_total else []
     parts = [
         section_of_page("hero"),
         section_of_page("over-time"),
@@ -30,6 +32,7 @@ def report_page(facts: RunFacts, *, name: str) -> str:
         details("Sharing", _sharing(facts)),
         details("Throughput, traffic and memory", _machine(facts)),
         details("Averaging", _averagings(facts)),
+        *less,
         details(f"Faults: {grouped(facts.faults_total)}", _faults(facts)),
         *ran_out,
         "</section>",
@@ -158,6 +161,11 @@ def _averagings(facts: RunFacts) -> str:
 def _faults(facts: RunFacts) -> str:
     rows = [(str(fault.round), fault.kind, fault.detail) for fault in reversed(facts.faults)]
     return table(("round", "kind", "detail"), rows, "No fault is recorded.")
+
+
+def _withdrawals(facts: RunFacts) -> str:
+    rows = [(", ".join(each.names), each.sentence) for each in reversed(facts.withdrawals)]
+    return table(("peers", "what was done, and why"), rows, "")
 
 
 def _out_of_memory(facts: RunFacts) -> str:

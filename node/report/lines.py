@@ -11,6 +11,7 @@ from node.report.facts import RunFacts
 
 MAX_PEERS_SHOWN = 5  # with what this node has from them
 MAX_TASKS_SHOWN = 4  # of one peer
+MAX_WITHDRAWALS_SHOWN = 3
 LEAST_SHOWN = 0.005  # of reward
 
 
@@ -31,6 +32,7 @@ def report_lines(facts: RunFacts) -> list[str]:
     lines += [f"reward   {line}" for line in reward_lines(facts.gains)]
     if facts.rounds:
         lines += _gains(facts.gains)
+    lines += _withdrawals(facts)
     if facts.lines_passed_over:
         lines.append(
             f"note     skipped lines that do not decode (another version's, or cut short): {facts.lines_passed_over}"
@@ -59,3 +61,11 @@ def _gains(gains: GainsAnswer) -> list[str]:
             learnt = f"learnt from its groups {times(peer.groups)}; " if peer.groups else ""
             lines.append(f"from     {name}: {learnt}{on}")
     return lines + [f"lost     {loss.sentence}" for loss in gains.losses]
+
+
+def _withdrawals(facts: RunFacts) -> list[str]:
+    """Returns a line for each of the newest times that it learnt less from peers for a while."""
+    shown = facts.withdrawals[-MAX_WITHDRAWALS_SHOWN:]
+    earlier = facts.withdrawals_total - len(shown)
+    lines = [f"caution  {each.sentence}" for each in shown]
+    return [*lines, f"caution  {counted(earlier, 'earlier precaution')}"] if earlier else lines

@@ -60,8 +60,8 @@ class Reporting:
 
     def learner_event(self, line: bytes, event: Event) -> None:
         """``line`` is the event as the learner wrote it; ``event`` is escaped."""
-        for loss in self._record.add(event):
-            self.note(loss.sentence)
+        for sentence in self._record.add(event):
+            self.note(sentence)
         self._write_metrics(recorded_line(line, event))
         self.trackers.add(event)
         self._observer.on_event(line, event)

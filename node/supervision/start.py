@@ -173,6 +173,8 @@ def name_for(model: str, peer: str) -> str:
 async def _supervise(supervisor: Supervisor, *, until_input_ends: bool) -> RunOutcome:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
+        if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+            continue  # under nohup, which outlives its terminal
         name, typed = signal.Signals(number).name, number == signal.SIGINT
         loop.add_signal_handler(number, partial(supervisor.request_stop, name, typed=typed))
 

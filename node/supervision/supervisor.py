@@ -27,6 +27,7 @@ from node.api.own_port import ports_to_try, remember
 from node.api.record import RunRecord, recorded_run
 from node.api.server import served
 from node.api.types import NodeState, NodeStatus, Paused, PeersAnswer
+from node.api.withdrawals import with_withdrawals
 from node.compute_environment import thread_limit
 from node.configuration import Config
 from node.home import Home, home_at
@@ -262,6 +263,7 @@ class Supervisor:
             usage=self._usage_watch.newest,
             gained=changes.gains().sentence,
             losses=changes.losses[:MAX_LOSSES],
+            withdrawn=changes.withdrawn,
             join=join_of(swarm) if swarm is not None else None,
             waiting_for=pausing or waiting_for(state, loading, done, began, now_seconds=time.time()),
             paused=self._pauses.paused,
@@ -269,7 +271,7 @@ class Supervisor:
         )
 
     def peers(self) -> PeersAnswer:
-        return self._swarm_watch.peers
+        return with_withdrawals(self._swarm_watch.peers, self.record.changes.withdrawn)
 
     def _finish(self, outcome: RunOutcome) -> None:
         if self._outcome is None:

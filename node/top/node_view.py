@@ -77,6 +77,8 @@ def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
         lines += _long("alone", swarm.alone_because, cells, "warn")
     if swarm is not None and (swarm.reach.relays or swarm.reach.is_out_of_reach):
         lines += _long("reach", swarm.reach.in_words, cells, "" if swarm.reach.relays else "warn")
+    for each in status.withdrawn:
+        lines += _long("caution", each.sentence, cells, "")
     if status.fault is not None:
         fault = status.fault
         when = _ago(fault.time_seconds, now_seconds)

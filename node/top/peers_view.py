@@ -64,6 +64,8 @@ def peer_detail_lines(peer: PeerView, cells: int) -> list[Line]:
         ("not used", _why_in_words(peer), ""),
         ("weights", exchanges_line(peer), ""),
     ]
+    if peer.withdrawn is not None:
+        facts.insert(1, ("caution", peer.withdrawn, ""))
     if peer.banned_because is not None:
         facts.insert(1, ("banned", peer.banned_because, "bad"))
     lines: list[Line] = []

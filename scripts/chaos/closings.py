@@ -1,11 +1,17 @@
 """Closes the terminals of nodes, as people do, and counts the rounds that are lost by it.
 
-    python -m scripts.chaos.closings [--times 20] [--json]
+    python -m scripts.chaos.closings [--times 20] [--forms window,ssh,tmux,nohup] [--json]
 
-Half of the nodes run in the foreground of an interactive bash, as in a window; the others are the terminal's only
-process, as of ``ssh -t HOST starling up``. After some rounds the terminal goes away: the kernel sends a hang-up, a
-shell another, and one more follows here a moment later, as a slow shell's does. A round is lost if the node reported
-it and no checkpoint holds it once the node has ended.
+The forms take turns:
+
+    window   the node in the foreground of an interactive bash, as in a window
+    ssh      the node is the terminal's only process, as of ``ssh -t HOST starling up``
+    tmux     the same as window in a pane of tmux, whose session is killed
+    nohup    ``nohup starling up &`` in an interactive bash: the node has to go on, and is ended by ``starling down``
+
+After some rounds the terminal goes away: the kernel sends a hang-up, a shell another, and one more follows here a
+moment later, as a slow shell's does. A round is lost if the node reported it and no checkpoint holds it once the node
+has ended.
 """
 
 from __future__ import annotations
@@ -16,17 +22,21 @@ import pty
 import random
 import shlex
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Final
 
 from scripts.bench.common.reporting import Figure, figures_parser, report
 
-HANG_SECONDS: Final = 120.0
+FORMS: Final = ("window", "ssh", "tmux", "nohup")
+HANG_SECONDS: Final = 300.0
+ROUNDS: Final = 3  # before a terminal is closed, and after that in a node that goes on
 SETTINGS: Final = {
     "STARLING_SWARM__LAN_DISCOVERY": "false",
     "STARLING_API__PORT": "0",
@@ -35,60 +45,86 @@ SETTINGS: Final = {
     "TERM": "xterm",
     "PS1": "$ ",
 }
+SHELL: Final = ("bash", "--norc", "-i")
 
 
 def main() -> None:
     parser = figures_parser(__doc__)
-    parser.add_argument("--times", type=int, default=20, help="closings, every second one of a shell's terminal")
+    parser.add_argument("--times", type=int, default=20, help="closings, of all forms in turn (default 20)")
+    parser.add_argument("--forms", default=",".join(FORMS), help=f"of {', '.join(FORMS)}")
     options = parser.parse_args()
+    forms = options.forms.split(",")
+    if not set(forms) <= set(FORMS):
+        parser.error(f"--forms: choose of {', '.join(FORMS)}")
     chance = random.Random(0)
-    lost, ended_badly = [], 0
+    lost: dict[str, list[int]] = {form: [] for form in forms}
     with tempfile.TemporaryDirectory(prefix="closings-") as folder:
-        for number in range(options.times):
+        for number, form in enumerate(islice(cycle(forms), options.times), start=1):
             home = Path(folder) / str(number)
-            closed(home, in_shell=number % 2 == 0, rest_seconds=chance.random())
-            lost.append(rounds_lost(home))
-            ended_badly += not (home / "metrics.jsonl").read_text().rstrip().endswith("}")
-            sys.stderr.write(f"\rclosing {number + 1} of {options.times}: {sum(map(bool, lost))} lost rounds ")
+            closed(home, form, rest_seconds=chance.random())
+            lost[form].append(rounds_lost(home))
+            bad = sum(map(bool, (each for of_form in lost.values() for each in of_form)))
+            sys.stderr.write(f"\rclosing {number} of {options.times}, {form}: {bad} lost rounds ")
             sys.stderr.flush()
     sys.stderr.write("\n")
-    figures = [
-        Figure("closings of a terminal", len(lost), "", "higher"),
-        Figure("of these, closings that lost rounds", sum(map(bool, lost)), "", "lower", "none"),
-        Figure("rounds lost, at most", max(lost, default=0), "", "lower", "none"),
-    ]
+    figures = []
+    for form, of_form in lost.items():
+        figures += [
+            Figure(f"{form}: closings of a terminal", len(of_form), "", "higher"),
+            Figure(f"{form}: of these, closings that lost rounds", sum(map(bool, of_form)), "", "lower", "none"),
+            Figure(f"{form}: rounds lost, at most", max(of_form, default=0), "", "lower", "none"),
+        ]
     report("closings", figures, as_json=options.json)
-    raise SystemExit(1 if any(lost) or ended_badly else 0)
+    raise SystemExit(1 if any(map(any, lost.values())) else 0)
 
 
-def closed(home: Path, *, in_shell: bool, rest_seconds: float) -> None:
-    """Starts a node in a terminal, closes that a moment after its third round, and returns once the node is gone."""
-    command = [sys.executable, "-m", "node.cli.main", "up", "--home", str(home), "--listen", "/ip4/127.0.0.1/tcp/0"]
-    child, terminal = pty.fork()
-    if child == 0:
-        os.environ.update(SETTINGS)
-        if in_shell:
-            os.execvp("bash", ["bash", "--norc", "-i"])
-        os.execv(sys.executable, command)
+def closed(home: Path, form: str, *, rest_seconds: float) -> None:
+    """Starts a node in a terminal, closes that a moment after its third round, and returns once the node is gone.
+
+    Raises ``RuntimeError`` for a node that does not do its rounds or does not end, and for one under nohup that ends
+    with its terminal.
+    """
+    node = (sys.executable, "-m", "node.cli.main")
+    command = [*node, "up", "--home", str(home), "--listen", "/ip4/127.0.0.1/tcp/0"]
+    typed = f"nohup {shlex.join(command)} > /dev/null &" if form == "nohup" else shlex.join(command)
+    tmux = ("tmux", "-L", f"closings-{os.getpid()}", "-f", os.devnull)
+    child = terminal = None
+    if form == "tmux":
+        subprocess.run([*tmux, "new-session", "-d", *SHELL], env={**os.environ, **SETTINGS}, check=True)
+    else:
+        child, terminal = pty.fork()
+        if child == 0:
+            os.environ.update(SETTINGS)
+            words = command if form == "ssh" else SHELL
+            os.execvp(words[0], words)
     try:
-        if in_shell:
-            os.write(terminal, (shlex.join(command) + "\n").encode())
-        _read_until_round(home, terminal, 3)
+        if terminal is None:
+            subprocess.run([*tmux, "send-keys", typed, "Enter"], check=True)
+        elif form != "ssh":
+            os.write(terminal, f"{typed}\n".encode())
+        _read_until_round(home, terminal, ROUNDS)
         time.sleep(rest_seconds)
     finally:
         supervisors = _commands(home)
-        os.close(terminal)
+        if terminal is None:
+            subprocess.run([*tmux, "kill-session"], check=True)
+        else:
+            os.close(terminal)
     time.sleep(0.05)  # bash may pass the hang-up on before or after the node has heard the kernel's
     for pid in supervisors:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGHUP)
+    if form == "nohup":
+        _read_until_round(home, None, _rounds(home) + ROUNDS)
+        subprocess.run([*node, "down", "--home", str(home)], stdout=subprocess.DEVNULL, check=True)
     began = time.monotonic()
     while _holders(home) and time.monotonic() - began < HANG_SECONDS:
         time.sleep(0.1)
     for pid in _holders(home):
         os.kill(pid, signal.SIGKILL)
         raise RuntimeError(f"the node in {home} did not end after its terminal was closed")
-    os.waitpid(child, 0)
+    if child is not None:
+        os.waitpid(child, 0)
 
 
 def rounds_lost(home: Path) -> int:
@@ -101,18 +137,21 @@ def rounds_lost(home: Path) -> int:
     return max(0, done - saved)
 
 
-def _read_until_round(home: Path, terminal: int, number: int) -> None:
+def _rounds(home: Path) -> int:
+    metrics = home / "metrics.jsonl"
+    return metrics.read_text().count('"event":"round"') if metrics.exists() else 0
+
+
+def _read_until_round(home: Path, terminal: int | None, number: int) -> None:
     """Reads what the node prints, so that it never waits for its terminal, until it has done so many rounds."""
-    os.set_blocking(terminal, False)
+    if terminal is not None:
+        os.set_blocking(terminal, False)
     began = time.monotonic()
     while time.monotonic() - began < HANG_SECONDS:
-        try:
-            while os.read(terminal, 1 << 16):
+        with suppress(BlockingIOError):
+            while terminal is not None and os.read(terminal, 1 << 16):
                 pass
-        except BlockingIOError:
-            pass
-        metrics = home / "metrics.jsonl"
-        if metrics.exists() and metrics.read_text().count('"event":"round"') >= number:
+        if _rounds(home) >= number:
             return
         time.sleep(0.05)
     raise RuntimeError(f"the node in {home} did not do {number} rounds")

@@ -116,6 +116,19 @@ def test_a_node_that_is_still_loading_ends_when_asked(processes: Any) -> None:
     assert processes.none_alive()
 
 
+def test_a_node_under_nohup_goes_on_after_a_hang_up(processes: Any) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a child inherits it
+    try:
+        node = processes.up(torch=False)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    round_number = node.wait_for_round(1)["round"]
+    node.process.send_signal(signal.SIGHUP)
+    node.wait_for_round(round_number + 3)
+    assert node.stop() == 0
+    assert not any("SIGHUP" in note["text"] for note in node.of_kind("note"))
+
+
 def test_ctrl_c_after_a_signal_ends_everything_at_once(processes: Any) -> None:
     node = processes.up(torch=False)
     node.wait_for_round(1)

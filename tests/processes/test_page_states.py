@@ -256,7 +256,13 @@ def test_lines_break_where_the_node_rested_and_what_must_be_known_stands_in_the_
 def test_first_sentence_says_that_the_node_is_paused(browser: WebDriver) -> None:
     with served_page("starting", 0) as port:
         opened(browser, port)
-        known = {"mean_now": 0.5, "mean_before": 0.5, "mean_first": 0.5, "others_since_round": None, "change": None}
+        known: dict[str, object] = {
+            "mean_now": 0.5,
+            "mean_before": 0.5,
+            "mean_first": 0.5,
+            "others_since_round": None,
+            "change": None,
+        }
         known |= {"tasks": [], "losses": [], "peers": []}
         for gains in (known, None):
             said = browser.execute_async_script(PAUSED, gains)

@@ -107,5 +107,5 @@ function reasons(peer) {
     const text = `${index ? ", " : ""}${number(count)} × ${reason.replaceAll("_", " ")}`;
     return element("span", { title: words[reason] ?? null }, text);
   });
-  return element("span", {}, ...shown);
+  return element("span", {}, peer.withdrawn ? `${peer.withdrawn}; ` : "", ...shown);
 }

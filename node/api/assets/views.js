@@ -195,13 +195,14 @@ export function notes(status) {
 export const notesCount = (status) =>
   [counted(status.notes.length, "note"), status.fault ? "a fault" : null].filter(Boolean).join(", ");
 
-/** Describes the learner's last fault, and how a process last ended. */
-export function faults({ fault, learner_process: learner, swarm_process: swarm }) {
+/** Describes from whom the node learns less for now, the learner's last fault, and how a process last ended. */
+export function faults({ fault, withdrawn, learner_process: learner, swarm_process: swarm }) {
   const ends = [
     ["learner", learner],
     ["swarm process", swarm],
   ].filter(([, { last_end: end }]) => end);
   return [
+    ...withdrawn.map(({ sentence }) => element("p", {}, sentence)),
     fault
       ? element(
           "p",

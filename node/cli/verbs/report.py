@@ -9,7 +9,6 @@ import typer
 
 from node.cli.options import HomeOption, JsonOption, home_of, print_answer
 from node.home import Home
-from node.printable import printable
 from protocol.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:

@@ -56,23 +56,8 @@ class Harm:
     since_round: int
     peers: tuple[str, ...]  # whose influence is withdrawn
     suspected: bool  # none of them is known to be the cause: they were proven, and prove themselves again
+    until_round: int  # the first in which all of them may teach; suspected: while one newcomer teaches at a time
     weights_of_round: int | None  # that were put back; None: they stay
-
-    def __str__(self) -> str:
-        weights = (
-            "the weights stay as they are"
-            if self.weights_of_round is None
-            else f"the weights are those of round {self.weights_of_round} again"
-        )
-        what = (
-            "any of these peers may be the cause, or none; each teaches little until it has proven itself again"
-            if self.suspected
-            else "these newcomers taught meanwhile and are set aside for some rounds"
-        )
-        return (
-            f"own success is {self.lost_share:.0%} below the usual since round {self.since_round}, which is more than "
-            f"chance; {weights}, and training goes on; {what}: {', '.join(self.peers)}"
-        )
 
 
 class Guard:
@@ -192,14 +177,15 @@ class Guard:
         suspected = not state.standings.responsible_newcomers(shares)
         blamed = tuple(state.standings.blame(shares, round_number))
         before = [each for each in self._kept if each[0] < since] or self._kept[:1]
+        until = state.standings.returns_in_round(blamed) if not suspected else state.standings.wary_until_round
         if blamed and lost >= LARGE and before:
             kept_round, weights = before[-1]
             weights.restore()
             state.watch = state.watch.forgetting()
             state.blind_until_round = round_number + self._staleness
             self._kept = [before[-1]]
-            return Harm(lost, since, blamed, suspected, kept_round)
+            return Harm(lost, since, blamed, suspected, until, kept_round)
         state.watch = state.watch.accepting()
         if not blamed:  # it fell by itself
             return None
-        return Harm(lost, since, blamed, suspected, None)
+        return Harm(lost, since, blamed, suspected, until, None)

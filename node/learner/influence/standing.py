@@ -119,6 +119,10 @@ class Standings:
         enough = sum(shares[peer] for peer in newcomers) >= NEWCOMERS_SHARE * sum(shares.values())
         return newcomers if enough else []
 
+    def returns_in_round(self, peers: Sequence[str]) -> int:
+        """Returns the first round in which all of ``peers`` may teach again; 0 where none is set aside."""
+        return max((self.of(peer).returns_in_round for peer in peers), default=0)
+
     def blame(self, shares: Mapping[str, float], round_number: int) -> list[str]:
         """Takes that success fell while peers had ``shares`` of what was learnt from others; returns who is set aside
         or must prove itself again."""

@@ -187,6 +187,7 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
     # Which tokens are real is known here: a mask on the device would have to be read back to know how many they are.
     ends = [row * prompt_ids.shape[1] + len(prompt) - 1 for row, prompt in enumerate(micro_batch.prompts)]
     last_hidden = prompt_hidden.flatten(0, 1).index_select(0, sent(torch.tensor(ends), device))  # (K, D)
+    prompt_lengths = sent(torch.tensor([len(prompt) for prompt in micro_batch.prompts]), device)  # (K,)
     del prompt_hidden
     starts = np.cumsum([0, *(len(c.token_ids) for c in micro_batch.completions)])
     places, hidden = list[NDArray[np.int64]](), list[Tensor]()
@@ -197,7 +198,10 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
         states = last_hidden[prompt_of][:, None]  # (B, 1, D)
         if width > 1:
             before = [len(micro_batch.prompts[micro_batch.prompt_of[row]]) for row in rows]
-            row_lengths = RowLengths.of(prompt_of, lengths - 1, prompt_lengths) if network.by_lengths else None
+            row_lengths = None
+            if network.by_lengths:
+                later_tokens = sent(torch.tensor([len(answer) - 1 for answer in answers]), device)  # (B,)
+                row_lengths = RowLengths.of(prompt_of, later_tokens, prompt_lengths)
             cache = PassCache(prompt_cache, PromptRows(prompt_of, max(before), row_lengths))
             # The last token needs no forward pass: nothing follows it.
             ids = sent(_right_padded([answer.tolist() for answer in answers])[:, :-1], device)  # (B, T-1)

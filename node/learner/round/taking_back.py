@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from node.averaging.guard import OwnGroup
 from node.averaging.weight_averager import WeightAverager
-from node.events import Event, Fault
+from node.events import Event, InfluenceWithdrawn
 from node.fit.footprint import HARM_COPIED_WEIGHTS
 from node.learner.influence.guard import Guard
 from node.learner.memory.phases import PhaseRunner
@@ -53,7 +53,18 @@ class TakingBack:
             return False
         if not harm.suspected or harm.weights_of_round is not None:
             state.imitation.forget(harm.peers)  # answers of peers that are only suspected rest until these are proven
-        self.report(Fault(time_seconds=self.clock(), kind="harm", detail=str(harm), round=state.round, fatal=False))
+        self.report(
+            InfluenceWithdrawn(
+                time_seconds=self.clock(),
+                round=state.round,
+                since_round=harm.since_round,
+                lost_share=harm.lost_share,
+                peers=harm.peers,
+                action="on_probation" if harm.suspected else "set_aside",
+                until_round=harm.until_round,
+                weights_of_round=harm.weights_of_round,
+            )
+        )
         if harm.weights_of_round is None:
             return False
         state.averaging.passed()  # an outer step on trial is not to be taken back from other weights

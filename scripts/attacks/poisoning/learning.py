@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -21,11 +21,11 @@ import torch
 from node.configuration import Config, PolicySection
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
-from node.events import Event, Fault, ForeignGroups, RoundDone
+from node.events import Event, ForeignGroups, InfluenceWithdrawn, RoundDone
 from node.learner.assembly import wiring
 from node.learner.assembly.wiring import learner_of
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.influence.guard import InfluenceState
+from node.learner.influence.guard import Guard, InfluenceState
 from node.learner.influence.standing import Standings
 from node.learner.loop import Learner
 from node.learner.objective.forward import Network
@@ -118,30 +118,31 @@ class Learnt:
 
 
 @contextmanager
-def _learner(
-    model: str,
+def learner_on(
     board: Board,
+    model: str,
     tasks: Mapping[str, Task],
     seed: int,
-    foreign: int | str,
-    report: Callable[[Event], None],
-    trusting: bool,
-    guarded: bool = True,
+    *,
+    groups: int = GROUPS,  # own ones a round
+    foreign: int | str = "auto",
+    report: Callable[[Event], None] = lambda event: None,
+    trusting: bool = False,
+    guard: type[Guard] = Guard,
 ) -> Iterator[tuple[Learner, RolloutIntake, Policy]]:
+    """Yields a real learner whose swarm is ``board``. With ``NoGuard`` one peer may fill all places."""
     policy = Policy.load(PolicySection(model=f"builtin:{model}", device="cpu", dtype="float32"))
-    sizes = {"own_groups": GROUPS, "foreign_groups": foreign, "share_groups": GROUPS}
-    if not guarded:
+    sizes = {"own_groups": groups, "foreign_groups": foreign, "share_groups": groups}
+    if guard is NoGuard:
         sizes["peer_share"] = 1
     config = Config.model_validate({"name": model, "seed": seed, "learner": sizes, "evaluation": {"every_rounds": 0}})
     intake = WaitingIntake(board, tasks, config.learner, lambda: board.now_seconds)
-    with ExitStack() as stack:
-        if not guarded:
-            stack.enter_context(patch.object(wiring, "Guard", NoGuard))
+    with patch.object(wiring, "Guard", guard):
         learner = learner_of(
             config,
             policy,
             tasks,
-            TorchEngine(policy, rows=GROUPS * 4, seed=seed),
+            TorchEngine(policy, rows=groups * 4, seed=seed),
             OwnProcessScorer(tasks),
             intake,
             MasterAdamW(policy.trainable(), config.learner),
@@ -163,7 +164,7 @@ def recorded(model: str, seed: int, rounds: int) -> list[list[Group]]:
         announced: list[list[bytes]] = []
         with tempfile.TemporaryDirectory() as folder:
             board = Board(Path(folder))
-            with _learner(model, board, TASKS, seed, 0, lambda event: None, False) as (learner, intake, _):
+            with learner_on(board, model, TASKS, seed, foreign=0) as (learner, intake, _):
                 for _ in range(rounds):
                     learner.round()
                     intake.settle(WAIT_SECONDS)
@@ -203,8 +204,8 @@ def learnt_beside(
         if isinstance(event, ForeignGroups):
             used = {peer: by.get("used", 0) + by.get("replayed", 0) for peer, by in event.by_peer.items()}
             result.used.append({peer: count for peer, count in used.items() if count})
-        elif isinstance(event, Fault) and event.kind == "harm":
-            result.harms.append(f"round {event.round}: {event.detail}")
+        elif isinstance(event, InfluenceWithdrawn):
+            result.harms.append(f"round {event.round}: {event.action} {', '.join(event.peers)}")
         elif isinstance(event, RoundDone):
             while len(result.used) < len(result.reward) + 1:
                 result.used.append({})  # a round that decided on no foreign group
@@ -216,7 +217,12 @@ def learnt_beside(
     peers = {model: recorded(model, 100 + seed, rounds) for model in honest}
     with tempfile.TemporaryDirectory() as folder:
         board = Board(Path(folder))
-        with _learner(VICTIM, board, tasks, seed, "auto", note, trusting, guarded) as (learner, intake, policy):
+        guard = Guard if guarded else NoGuard
+        with learner_on(board, VICTIM, tasks, seed, report=note, trusting=trusting, guard=guard) as (
+            learner,
+            intake,
+            policy,
+        ):
             context = Network.of(policy.model).context
             crowd = Crowd(TASKS, policy.tokens, context=context)
             for number in range(1, rounds + 1):

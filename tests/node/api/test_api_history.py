@@ -223,13 +223,13 @@ def test_gains_losses_and_marks_go_on_where_the_record_of_earlier_starts_ends(tm
         )
 
     whole = RunRecord()
-    told_whole = [loss for number in range(1, 121) for loss in whole.add(done(number))]
+    told_whole = [said for number in range(1, 121) for said in whole.add(done(number))]
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_bytes(b"\n".join(encode_event(done(number)) for number in range(1, 51)) + b"\n")
     record = RunRecord()
-    told = [loss for number in range(51, 56) for loss in record.add(done(number))]  # while the record is read
+    told = [said for number in range(51, 56) for said in record.add(done(number))]  # while the record is read
     record.restore(*recorded_run(metrics, before_seconds=51.0))
-    told += [loss for number in range(56, 121) for loss in record.add(done(number))]
+    told += [said for number in range(56, 121) for said in record.add(done(number))]
     assert told == told_whole and len(told) == 1
     assert record.changes.gains() == whole.changes.gains()
     assert record.changes.marks.answer() == whole.changes.marks.answer() != ()

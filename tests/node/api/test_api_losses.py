@@ -66,7 +66,7 @@ def test_a_loss_that_is_regained_is_over_and_is_told_again_only_when_it_is_lost_
     told = []
     for n in range(1, 401):
         reward = 0.8 if (n - 1) // 100 % 2 == 0 else 0.1  # held, lost, regained, lost
-        told += [(n, loss.task) for loss in changes.add(played(n, {"sort": reward}))]
+        told += [(n, sentence.split()[0]) for sentence in changes.add(played(n, {"sort": reward}))]
     assert [task for _, task in told] == ["sort", "sort"]
     assert 120 <= told[0][0] <= 140 and 320 <= told[1][0] <= 340
     assert [mark.kind for mark in changes.marks.answer()] == ["loss", "loss"]

@@ -352,7 +352,7 @@ def test_what_each_donor_did_and_an_engine_that_is_not_the_one_asked_for_are_sho
 
 
 def test_rewards_are_those_of_the_page_and_a_change_by_chance_has_no_sign() -> None:
-    gains = page_gains("running")
+    gains = page_gains("running", NOW)
     gains = replace(gains, tasks=(*gains.tasks, replace(gains.tasks[0], task="by chance", change=None)))
     lines = rewards_lines(gains, 79)
     text = text_of(lines)
@@ -372,7 +372,7 @@ def test_every_line_of_every_view_fits_80_cells() -> None:
     status, peers = node.status(), node.peers()
     answer = node.record.rollouts.answer(status, peers)
     lines = node_lines(status, node.record.history.answer(points=200), NOW, 79, 21)
-    lines += rewards_lines(page_gains("running"), 79)
+    lines += rewards_lines(page_gains("running", NOW), 79)
     lines += swarm_lines(swarm_answer(status, peers), 79) + rollouts_lines(answer, NOW, 79)
     lines += [line for peer in peers.peers for line in peer_detail_lines(peer, 79)]
     assert max(cell_len("".join(span.text for span in line)) for line in lines) <= 79

@@ -11,7 +11,7 @@ import pytest
 
 from node.learner.influence.guard import Guard, Harm, InfluenceState
 from node.learner.influence.shares import masses_by_peer, own_mass
-from node.learner.influence.standing import PROBATION_ROUNDS, Standings
+from node.learner.influence.standing import PROBATION_ROUNDS, SET_ASIDE_ROUNDS, Standings
 from node.learner.objective.alignment import text_alignment
 from node.learner.objective.batch import TrainingCompletion, TrainingGroup
 from node.learner.steps.undo import Undo
@@ -93,7 +93,7 @@ def test_poisoner_is_found_by_own_success_and_the_weights_go_back_to_before_it()
     assert run.copies[harm.weights_of_round].restored
     assert not run.guard.admits(run.number + 1)("eve")
     assert run.guard.state.standings.of("bob").proven
-    assert "eve" in str(harm) and f"the weights are those of round {harm.weights_of_round} again" in str(harm)
+    assert joined < harm.until_round - SET_ASIDE_ROUNDS <= run.number and not harm.suspected
 
 
 def test_sleeper_with_full_influence_loses_it_within_a_few_rounds() -> None:

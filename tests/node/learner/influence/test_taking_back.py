@@ -11,7 +11,7 @@ import torch
 
 from node.checkpoints.checkpoints import read_newest
 from node.configuration import LearnerSection
-from node.events import Fault
+from node.events import InfluenceWithdrawn
 from node.learner.influence.watch import OwnRound, SuccessWatch
 from node.learner.state.persistence import restore
 from tests.node.learner.letter_node import MemorySwarm, Node, right_group
@@ -48,14 +48,14 @@ def test_weights_go_back_to_before_the_fall_and_the_engine_gets_them(swarm: Memo
     usual = dict.fromkeys(("first", "again"), (16.0, 15.2, 14.6))  # .95, far above what this policy achieves
     number = node.learner.state.round
     influence.watch = SuccessWatch(tuple(OwnRound(each, usual) for each in range(number - 8, number)))
-    rounds_until(node, swarm, lambda: "harm" in node.faults())
-    (harm,) = [event for event in node.events if isinstance(event, Fault) and event.kind == "harm"]
-    assert f"the weights are those of round {kept_round} again" in harm.detail and "eve" in harm.detail
+    rounds_until(node, swarm, lambda: InfluenceWithdrawn in map(type, node.events))
+    (withdrawn,) = [event for event in node.events if isinstance(event, InfluenceWithdrawn)]
+    assert (withdrawn.weights_of_round, withdrawn.peers) == (kept_round, ("eve",))
+    assert not node.faults()  # nobody is proven to have done anything
     for name, tensor in weights(node).items():
         assert torch.equal(tensor, before[name])
     assert not influence.standings.of("eve").proven
     assert not any(node.learner.state.imitation.classes.values())  # what eve taught is not seen again
-    assert not harm.fatal
 
 
 def test_who_has_influence_survives_a_restart(swarm: MemorySwarm, tmp_path: Path) -> None:
