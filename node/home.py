@@ -48,6 +48,8 @@ class Home:
     donors = _Inside(DONOR_LIST)  # on an owner's machine
     lend = _Inside("lend.json")  # the invitation of its owner, on a donor's machine
     pause = _Inside("pause.json")
+    peers = _Inside("peers.json")  # addresses, written by the swarm process
+    swarm_lists = _Inside("swarm-lists")  # those that were read here, by signer
 
     def log(self, process: str) -> Path:
         return self.path / "logs" / f"{process}.log"

@@ -51,6 +51,10 @@ CREDENTIALS_PER_NEWS: Final = 128  # later exchanges bring the others
 KNOWN_CREDENTIALS_BYTES: Final = 4 * MEMBERS * 8  # of digests, 8 bytes each
 MEMBERS_MESSAGE_BYTES: Final = CREDENTIALS_PER_NEWS * (DOCUMENT_BYTES + 8) + REVOCATIONS_BYTES + 256 * 1024
 
+# Lists of swarms, which anybody may host
+SWARM_LIST_BYTES: Final = 64 * 1024
+SWARMS_PER_LIST: Final = 32
+
 # Rollout groups
 # Together they bound the decoding of one group: scripts/attacks/decompression.py shows its time and memory.
 GROUP_BLOB_BYTES: Final = 1536 * 1024  # compressed

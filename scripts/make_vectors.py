@@ -47,6 +47,7 @@ from scripts.vectors.stream_vectors import (
     peer_messages,
     refused_stream_messages,
 )
+from scripts.vectors.swarm_list_vectors import swarm_lists
 from scripts.vectors.tensor_vectors import compressed_weights, dense_weights, sparse_updates, weight_diffs
 
 PROMPT_SEEDS = (0, 1, 2, 3, 17, 2**31 - 1)
@@ -162,6 +163,7 @@ def all_vectors() -> dict[str, list[Json]]:
         "announcements.json": announcements(),
         "refused_announcements.json": refused_announcements(),
         "membership.json": membership(),
+        "swarm_lists.json": swarm_lists(),
         "sparse_updates.json": sparse_updates(),
         "compressed_weights.json": compressed_weights(),
         "weight_diffs.json": weight_diffs(),

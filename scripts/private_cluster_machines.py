@@ -1,7 +1,7 @@
-"""Three machines of which each is a network namespace with its own address, for ``try_private_cluster``.
+"""Machines, each a network namespace with its own address, for ``try_private_cluster`` and ``try_open_swarm``.
 
 A machine has a home directory and one terminal in which a node may run. ``network`` makes the namespaces and the bridge
-between them; it must itself run inside namespaces that nothing else uses.
+between them; it must itself run inside namespaces that nothing else uses, where ``inside_namespaces`` brings it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from node.configuration.schedule import DAYS
 MACHINES = ("first", "second", "third")
 HANG_SECONDS = 400.0  # a guard against hangs, not a limit on speed
 INVITE, PEER = "starling://1…", "12D3KooW…"
+INSIDE = "STARLING_MACHINES_INSIDE"
 
 
 class BrokenPromiseError(Exception):
@@ -190,11 +191,25 @@ def wait_until(holds: Callable[[], object], what: str, running: Machine | None =
     return time.monotonic() - began
 
 
-def network() -> None:
-    """Makes three namespaces on one bridge. Call it inside new namespaces, as ``try_private_cluster.main`` does."""
+def inside_namespaces(module: str) -> None:
+    """Returns inside namespaces of their own (network, mounts, processes): at the first call this process becomes one
+    that runs ``python -m module`` with the same arguments there. Nothing remains of them, however it ends."""
+    if INSIDE in os.environ:
+        return
+    missing = [tool for tool in ("ip", "unshare", "mount") if shutil.which(tool) is None]
+    if missing:
+        sys.exit(f"{', '.join(missing)} not found: install iproute2, util-linux and mount")
+    apart = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
+    apart += ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    command = [*apart, sys.executable, "-m", module, *sys.argv[1:]]
+    os.execvpe(command[0], command, os.environ | {INSIDE: "yes"})
+
+
+def network(machines: int = len(MACHINES)) -> None:
+    """Makes so many namespaces on one bridge. Call it after ``inside_namespaces``."""
     commands = ["mount -t tmpfs none /run", "mount -t tmpfs none /media", "mkdir /media/stick"]
     commands += ["ip link set lo up", "ip link add br0 type bridge", "ip link set br0 up"]
-    for number in range(1, len(MACHINES) + 1):
+    for number in range(1, machines + 1):
         name = f"machine{number}"
         commands += [
             f"ip netns add {name}",

@@ -16,20 +16,24 @@ its end in another one. The promises of a command are checked right after it (``
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 from scripts import REPOSITORY
-from scripts.private_cluster_machines import MACHINES, BrokenPromiseError, Machine, Story, network, steps
+from scripts.private_cluster_machines import (
+    MACHINES,
+    BrokenPromiseError,
+    Machine,
+    Story,
+    inside_namespaces,
+    network,
+    steps,
+)
 from scripts.private_cluster_promises import PROMISES, refusals
 
 PAGE = REPOSITORY / "docs" / "private-cluster.md"
 OFFLINE = "An owner's key that is kept offline"  # a chapter that starts without a cluster
-INSIDE = "TRY_PRIVATE_CLUSTER_INSIDE"
 
 
 def follow(story: Story, *, chapters: set[str] | None) -> None:
@@ -70,14 +74,7 @@ def main() -> None:
         help="Do without learners once two have trained on each other's rollouts: takes half as long on two cores.",
     )
     flags = parser.parse_args()
-    if INSIDE not in os.environ:
-        missing = [tool for tool in ("ip", "unshare", "mount") if shutil.which(tool) is None]
-        if missing:
-            sys.exit(f"{', '.join(missing)} not found: install iproute2, util-linux and mount")
-        apart = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
-        apart += ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        command = [*apart, sys.executable, "-m", "scripts.try_private_cluster", *sys.argv[1:]]
-        sys.exit(subprocess.run(command, env=os.environ | {INSIDE: "yes"}, check=False).returncode)
+    inside_namespaces("scripts.try_private_cluster")
     network()
     homes = Path("/run/homes")
     machines = {name: Machine(number, homes) for number, name in enumerate(MACHINES, 1)}

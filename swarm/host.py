@@ -11,13 +11,20 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from protocol.cluster.refusal import AdmissionRefused
 from protocol.errors import RefusedError
 
 PeerId = str  # libp2p peer id, base58btc, "12D3Koo…"
 Address = str  # multiaddr ending in /p2p/<peer id>
+
+
+class LanSwarm(NamedTuple):
+    """An open swarm as a host on the local network names it. Of others both are claims."""
+
+    swarm_id: str  # 32 hexadecimal digits
+    name: str  # not escaped
 
 
 class GossipVerdict(Enum):

@@ -30,10 +30,12 @@ from node.cli.verbs import (
     owner,
     pause,
     peers,
+    publish,
     relay,
     report,
     status,
     swarm,
+    swarms,
     tasks,
     top,
     try_model,
@@ -74,6 +76,7 @@ GROUPS: Final[Mapping[str, Mapping[str, typer.Typer | Callable[..., None]]]] = {
         "id": id.identity,
     },
     "Share": {
+        "swarms": swarms.swarms,
         "invite": swarm.invite,
         "revoke": owner.revoke,
         "readmit": owner.readmit,
@@ -99,6 +102,7 @@ GROUPS: Final[Mapping[str, Mapping[str, typer.Typer | Callable[..., None]]]] = {
 }
 swarm.app.command("rotate-key")(owner.rotate_key)
 swarm.app.command("apply")(owner.apply_document)
+swarm.app.command("publish")(publish.publish)
 for heading, verbs in GROUPS.items():
     for name, verb in verbs.items():
         if isinstance(verb, typer.Typer):

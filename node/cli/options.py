@@ -26,6 +26,14 @@ JoinOption = Annotated[
         "start only. Default: $STARLING_JOIN.",
     ),
 ]
+ListOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--list",
+        metavar="FILE-OR-URL",
+        help="A signed list of swarms: a file, or a URL (https, http). It is kept. Repeatable.",
+    ),
+]
 JsonEventsOption = Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON for programs.")]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.errors import ConfigurationError
 from protocol.identity import NodeKey
-from swarm.host import Handshake, Host
+from swarm.host import Handshake, Host, LanSwarm
 from swarm.hosts.bandwidth import Bandwidth
 from swarm.settings import ServiceSettings
 
@@ -15,6 +15,7 @@ def host_for(settings: ServiceSettings, key: NodeKey, handshake: Handshake | Non
     Raises ``ConfigurationError`` for a private cluster on the Go daemon, which knows neither its pre-shared key nor a
     handshake before the multiplexer, so that anybody could connect; and where the daemon is not installed.
     """
+    lan_swarm = None if settings.private else LanSwarm(settings.swarm_id, settings.swarm_name)
     bandwidth = Bandwidth(settings.upload_bytes_per_second, settings.download_bytes_per_second)
     if settings.host == "go":
         if handshake is not None:
@@ -29,6 +30,7 @@ def host_for(settings: ServiceSettings, key: NodeKey, handshake: Handshake | Non
             [settings.listen],
             home=settings.home_path,
             lan_discovery=settings.lan_discovery,
+            lan_swarm=lan_swarm,
             bandwidth=bandwidth,
         )
     from swarm.hosts.libp2p.libp2p_host import Libp2pHost
@@ -38,6 +40,7 @@ def host_for(settings: ServiceSettings, key: NodeKey, handshake: Handshake | Non
         [settings.listen],
         mesh_degree=settings.mesh_degree,
         lan_discovery=settings.lan_discovery,
+        lan_swarm=lan_swarm,
         handshake=handshake,
         bandwidth=bandwidth,
     )

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from swarm.host import Address
+from swarm.host import Address, LanSwarm
 
 if TYPE_CHECKING:
     from swarm.hosts.lan import LanDiscovery
 
 
 class LanNeighbours:
-    """Nothing is sent, heard or loaded unless ``wanted``."""
+    """Nothing is sent, heard or loaded unless ``wanted``. ``swarm`` is the open swarm to name to others."""
 
-    def __init__(self, *, wanted: bool) -> None:
-        self._wanted = wanted
+    def __init__(self, *, wanted: bool, swarm: LanSwarm | None = None) -> None:
+        self._wanted, self._swarm = wanted, swarm
         self._discovery: LanDiscovery | None = None
 
     @asynccontextmanager
@@ -31,7 +31,7 @@ class LanNeighbours:
         from swarm.hosts.lan import LanDiscovery  # zeroconf takes 5 MB, which most servers need not pay
 
         there = [a for a in addresses if a.startswith("/ip4/") and not is_loopback(a) and "/p2p-circuit" not in a]
-        discovery = LanDiscovery(peer_id, there)
+        discovery = LanDiscovery(peer_id, there, self._swarm)
         await anyio.to_thread.run_sync(discovery.start)
         self._discovery = discovery
         try:

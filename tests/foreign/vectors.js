@@ -10,6 +10,7 @@ import { encoded, frameLength, value } from './starling/encoding.js'
 import * as gossip from './starling/gossip.js'
 import * as groups from './starling/groups.js'
 import { Key, peerIdOf, verify } from './starling/identity.js'
+import { openList } from './starling/lists.js'
 import * as manifest from './starling/manifest.js'
 import * as prompts from './starling/prompts.js'
 import * as streams from './starling/streams.js'
@@ -175,6 +176,18 @@ const CHECKS = {
   compressed_weights: (v) => weights.checkCompressed(v, holds),
   weight_diffs: (v) => weights.checkDiff(v, holds),
   dense_weights: (v) => weights.checkDense(v, holds),
+  swarm_lists (v) {
+    const { answer } = v
+    if (typeof answer === 'string') {
+      const found = refusal(() => openList(unhex(v.document), v.now_seconds))
+      return holds(found === answer, found)
+    }
+    const { body, swarms } = openList(unhex(v.document), v.now_seconds)
+    const { swarms: entries, ...header } = answer.content
+    holds(agrees(body, [...Object.values(header), entries.map((each) => Object.values(each))]), 'content')
+    holds(agrees(swarms.map((each) => each.id), answer.swarm_ids), 'ids')
+    holds(agrees(swarms.map((each) => each.name), answer.names), 'names')
+  },
   membership: (v) => cluster.checkMembership(v, holds, agrees)
 }
 

@@ -115,15 +115,17 @@ def test_two_nodes_on_one_cable_hear_of_each_other_and_connect() -> None:
 
 LISTENER = """
 import sys
-from swarm.hosts.lan import LanDiscovery, hear
+from swarm.host import LanSwarm
+from swarm.hosts.lan import LanDiscovery, hear, hear_hosts
 
 address = "/ip4/10.77.0.1/tcp/4001/p2p/" + sys.argv[1]
-node = LanDiscovery(sys.argv[1], [address])
+swarm = LanSwarm("0f" * 16, "wren")
+node = LanDiscovery(sys.argv[1], [address], swarm)
 node.start()
 heard, seconds = [], 0.5
 while not heard:  # on a busy machine questions and answers take their time
-    heard, seconds = hear(seconds, ourselves="somebody else"), 2 * seconds
-assert heard == [address], heard
+    heard, seconds = hear_hosts(seconds, ourselves="somebody else"), 2 * seconds
+assert heard == [((address,), swarm)], heard
 assert hear(0.5, ourselves=sys.argv[1]) == []
 node.stop()
 """

@@ -61,6 +61,7 @@ from protocol.streams.lend_messages import (
 from protocol.streams.manifest_messages import decode_manifest_of, manifest_frame
 from protocol.streams.member_messages import MembersAnswer, MembersNews, MembersQuestion, decode_members_message
 from protocol.streams.peer_messages import PeerExchangeAnswer, PeerExchangeQuestion, decode_peer_message
+from protocol.swarm_list import SwarmList, open_swarm_list, sign_swarm_list
 from protocol.weights.compressed_weights import decode_compressed, encode_compressed
 from protocol.weights.dense_weights import encode_dense, open_dense
 from protocol.weights.sparse_update import decode_update, encode_update
@@ -70,6 +71,7 @@ from protocol.weights.weight_diff import Patterns, apply_diff, weights_hash
 from protocol.weights.weight_slice import quantise_slice, slice_differences
 from protocol.wire import open_announcement, seal
 from scripts.make_vectors import FOLDER, all_vectors
+from scripts.vectors.cluster_vectors import PEER
 from scripts.vectors.plain_values import pattern, plain
 from scripts.vectors.tensor_vectors import ramp
 
@@ -351,6 +353,22 @@ def test_donor_invitation(vector: Any) -> None:
     assert decode_donor_invitation(f" <{vector['text']}>\n") == invitation
     assert invitation.secret_hash.hex() == vector["secret_hash"]
     assert invitation.secret.hex() not in repr(invitation)
+
+
+@pytest.mark.parametrize("vector", vectors("swarm_lists"), ids=lambda v: v["name"])
+def test_swarm_list(vector: Any) -> None:
+    document, answer = bytes.fromhex(vector["document"]), vector["answer"]
+    if isinstance(answer, str):
+        with pytest.raises(errors.ProtocolError) as refused:
+            open_swarm_list(document, now_seconds=vector["now_seconds"])
+        assert refused.value.reason == answer
+        return
+    opened = open_swarm_list(document, now_seconds=vector["now_seconds"])
+    content = built(SwarmList, answer["content"])
+    assert (opened.content, opened.document, opened.signer) == (content, document, PEER.peer_id)
+    assert [each.swarm_id.hex() for each in opened.swarms] == answer["swarm_ids"]
+    assert [each.name for each in opened.swarms] == answer["names"]
+    assert sign_swarm_list(PEER, content) == document
 
 
 @pytest.mark.parametrize("vector", vectors("blob_messages"), ids=lambda v: v["name"])

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 import secrets
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.options import HomeOption, JsonOption, home_of, print_answer
 from node.home import Home
 from protocol.errors import ConfigurationError, TransportError
+
+if TYPE_CHECKING:
+    from swarm.api import SwarmStatus
 
 DAY_SECONDS = 86_400
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": DAY_SECONDS}
@@ -117,10 +121,17 @@ def invite(
             "the relays through which it is reached.",
         ),
     ] = None,
+    qr: Annotated[
+        bool, typer.Option("--qr", help="Also draw the invite as a QR code, on standard error, for a telephone.")
+    ] = False,
 ) -> None:
     """Print an invite: one string that admits a new member. Protect it like a password.
 
-    Example: starling invite --for Wren --expires 12h
+    Examples:
+
+    starling invite --for Wren --expires 12h
+
+    starling invite --qr
     """
     from protocol import limits
     from swarm.cluster.cluster_files import cluster_files, has_cluster
@@ -138,11 +149,14 @@ def invite(
             f"{len(name.encode())} were given"
         )
     seconds = duration_seconds(expires, "--expires")
-    typer.echo(
-        signed_invite(
-            where, owner_key, address or None, seconds=seconds, seats=seats, needs_owner=needs_owner, name=name
-        )
+    text = signed_invite(
+        where, owner_key, address or None, seconds=seconds, seats=seats, needs_owner=needs_owner, name=name
     )
+    if qr:
+        import segno
+
+        segno.make(text, error="l", micro=False).terminal(sys.stderr, compact=True)
+    typer.echo(text)
 
 
 def signed_invite(
@@ -193,13 +207,7 @@ def duration_seconds(text: str, option: str) -> int:
 def addresses_here(home: Home, *, needs_owner: bool) -> list[str]:
     """Returns the addresses to invite to, of the node or relay that runs in this data directory; none where none runs.
     Says on standard error where nobody could join by them."""
-    from node.api.node_client import ask_status
-    from node.relay.asking import relay_status
-
-    try:
-        swarm = ask_status(home).swarm
-    except TransportError:
-        swarm = relay_status(home)
+    swarm = swarm_here(home)
     is_unreached = swarm is not None and swarm.reach.is_out_of_reach
     addresses = addresses_to_invite(swarm.addresses, is_dialled=not is_unreached) if swarm else []
     if not addresses:
@@ -216,6 +224,17 @@ def addresses_here(home: Home, *, needs_owner: bool) -> list[str]:
             err=True,
         )
     return addresses
+
+
+def swarm_here(home: Home) -> SwarmStatus | None:
+    """Returns the swarm's state of the node or relay that runs in this data directory; None where none runs."""
+    from node.api.node_client import ask_status
+    from node.relay.asking import relay_status
+
+    try:
+        return ask_status(home).swarm
+    except TransportError:
+        return relay_status(home)
 
 
 def addresses_to_invite(addresses: Sequence[str], *, is_dialled: bool) -> list[str]:

@@ -14,6 +14,7 @@ from node.cli.options import (
     HomeOption,
     JoinOption,
     JsonEventsOption,
+    ListOption,
     PeerOption,
     SetOption,
     assignments,
@@ -38,6 +39,7 @@ OPTIONS: Final = {  # each key that has an option of its own
     "name": "--name",
     "swarm.peers": "--peer",
     "swarm.listen": "--listen",
+    "swarm.name": "--swarm",
     "rounds": "--rounds",
     "tokens": "--tokens",
 }
@@ -50,6 +52,14 @@ ModelOption = Annotated[
 NameOption = Annotated[str | None, typer.Option(metavar="NAME", help="The name that peers see.")]
 ListenOption = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="The address to listen on, such as /ip4/0.0.0.0/tcp/4001.")
+]
+SwarmOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Join this swarm by its name. starling swarms lists those that are known."),
+]
+FriendOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Join a node that this directory has met, by its name or peer id. Repeatable."),
 ]
 FromPeersOption = Annotated[
     bool,
@@ -92,6 +102,9 @@ def up(
     model: ModelOption = None,
     name: NameOption = None,
     peer: PeerOption = None,
+    friend: FriendOption = None,
+    swarm: SwarmOption = None,
+    lists: ListOption = None,
     join: JoinOption = None,
     listen: ListenOption = None,
     from_peers: FromPeersOption = False,
@@ -126,6 +139,10 @@ def up(
 
     starling up --peer /ip4/192.0.2.7/tcp/4001/p2p/12D3KooW… --name lark
 
+    starling up --friend robin
+
+    starling up --swarm lark --list https://example.org/swarms.list
+
     starling up --resume best
 
     starling up --detach
@@ -143,8 +160,9 @@ def up(
         )
     where = home_of(home)
     resumed = None if resume is None else named_checkpoint(where.checkpoints, resume, "--resume")
-    given = flags_of({"policy.model": model, "name": name, "swarm.peers": peer, "swarm.listen": listen})
+    given = flags_of({"policy.model": model, "name": name, "swarm.listen": listen})
     given |= flags_of({"rounds": rounds, "tokens": tokens})
+    given |= flags_of(_met(where, peer or [], friend or [], swarm, lists or [], assignments(sets)))
     options = {key: OPTIONS[key] for key in given}
     flags = assignments(sets) | given | ({"checkpoint.from_peers": "true"} if from_peers else {})
     checked = check_start(where, os.environ, flags, options, resumed)
@@ -157,6 +175,24 @@ def up(
     code = _in_the_foreground(where, checked, invite, resumed, as_json=as_json, until_input_ends=until_input_ends)
     if code is not ExitCode.DONE:
         raise typer.Exit(code)
+
+
+def _met(
+    home: Home, peers: list[str], friends: list[str], swarm: str | None, lists: list[str], sets: Mapping[str, str]
+) -> dict[str, str | list[str] | int | None]:
+    """Returns the keys of the configuration that say where the node goes first."""
+    if lists and swarm is None:
+        raise ConfigurationError("--list goes with --swarm NAME; starling swarms --list … shows what is in a list")
+    if not friends and swarm is None:
+        return {"swarm.peers": peers}
+    from node.cli.meeting import friend_to_join, swarm_to_join
+
+    doors = [door for friend in friends for door in friend_to_join(home, friend)]
+    if swarm is None:
+        return {"swarm.peers": [*peers, *doors]}
+    choice = swarm_to_join(home, swarm, lists, sets)
+    typer.echo(choice.because, err=True)
+    return {"swarm.peers": list(dict.fromkeys([*peers, *doors, *choice.doors])), "swarm.name": choice.name}
 
 
 def accepted_invite(join: str | None, checked: StartCheck, options: Mapping[str, str], *, as_json: bool) -> str | None:

@@ -68,6 +68,7 @@ from protocol.streams.member_messages import (
     split_digests,
 )
 from protocol.streams.peer_messages import PeerExchangeAnswer, PeerExchangeQuestion, decode_peer_message
+from protocol.swarm_list import SWARM_LIST_DOMAIN, SwarmList, open_swarm_list
 from protocol.wire import Envelope, open_announcement, open_body
 from scripts.attacks.fuzzing.extremes import Extremes, encoded
 from scripts.attacks.fuzzing.targets import Target, direct
@@ -91,6 +92,8 @@ from scripts.vectors.stream_vectors import (
     member_messages,
     peer_messages,
 )
+from scripts.vectors.swarm_list_vectors import NOW_SECONDS as NOW_OF_LISTS
+from scripts.vectors.swarm_list_vectors import OPEN, PRIVATE, swarm_lists
 from swarm.averaging.pairing_rules import (
     ExchangeEvent,
     ExchangeProgress,
@@ -99,7 +102,8 @@ from swarm.averaging.pairing_rules import (
     after_event,
     reason_to_decline,
 )
-from swarm.hosts.lan import decode_txt, encode_txt
+from swarm.host import LanSwarm
+from swarm.hosts.lan import decode_swarm, decode_txt, encode_txt
 
 _OFFER = Offer(bytes(16), bytes(16), "sparse-2bit", 41, bytes(32), 1000)
 _HOUR = CLUSTER_MADE + 3600.0
@@ -214,6 +218,7 @@ def _documents() -> list[Target]:
     invite = decode_invite(membership()[0]["invite"])
     credentials = [bytes.fromhex(each["credential"]) for each in judged_credentials(cluster)]
     lists, changes = [documents.revocations], [documents.key_change]
+    swarms = [bytes.fromhex(each["document"]) for each in swarm_lists()]
     bodies = (ClusterManifest, Invitation, Join, Certificate, Revocations, KeyChange)
     plain = [msgspec.msgpack.decode(raw)[0] for raw in (cluster.document, example_invitation(), *lists, *changes)]
 
@@ -235,7 +240,20 @@ def _documents() -> list[Target]:
         Target("manifest of a cluster", direct(partial(read_manifest, invite)), [cluster.document], 4),
         Target("signed manifest", direct(open_manifest), [cluster.document], 1, _signed_manifest, 1),
         Target("body of a document", direct(body), plain, 8),
+        Target("list of swarms", direct(partial(open_swarm_list, now_seconds=NOW_OF_LISTS)), swarms, 4, _swarm_list, 1),
     ]
+
+
+def _swarm_list(random: Random) -> bytes:
+    """A list with a sound signature and extreme fields; most of its manifests are sound."""
+    draw = Extremes(random, random.choice((0.02, 1.0)))
+    content = draw.of(SwarmList)
+    times = random.choice(((0, limits.UNIX_SECONDS), (content.made_seconds, content.until_seconds)))
+    sound = random.choice((OPEN, PRIVATE))
+    swarms = tuple(random.choice((each, sound)) for each in content.swarms)
+    signed = SwarmList(OWNER.public_bytes, content.name, times[0], times[1], swarms)
+    payload = msgspec.msgpack.encode((1, 0, signed))
+    return msgspec.msgpack.encode((payload, OWNER.sign(SWARM_LIST_DOMAIN, payload)))
 
 
 def _credential(random: Random) -> bytes:
@@ -268,7 +286,11 @@ def _texts() -> list[Target]:
     invite = membership()[0]["invite"]
     body = base58.to_bytes(invite[len(SCHEME) + 1 :])[:-4]
     longest = (SCHEME + "1" + "z" * (limits.INVITE_CHARACTERS - len(SCHEME) - 1)).encode()
-    txt = encode_txt(membership()[0]["addresses"])
+    txt = encode_txt(membership()[0]["addresses"], LanSwarm("0f" * 16, "lark"))
+
+    def heard(raw: bytes) -> None:
+        decode_txt(raw, exclude=PEER.peer_id)
+        decode_swarm(raw)
 
     def read(raw: bytes) -> None:
         read_invite(raw.decode("utf-8", "replace"), _HOUR)
@@ -276,7 +298,7 @@ def _texts() -> list[Target]:
     return [
         Target("text of an invite", direct(read), [invite.encode(), longest], 1, lambda _: longest, 0.1),
         Target("body of an invite", lambda raw: partial(read, _invite_text(raw).encode()), [body], 0.03),
-        Target("addresses on the local network", direct(partial(decode_txt, exclude=PEER.peer_id)), [txt], 8),
+        Target("addresses on the local network", direct(heard), [txt], 8),
     ]
 
 

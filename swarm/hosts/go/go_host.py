@@ -24,7 +24,7 @@ from protocol import base58, limits
 from protocol.errors import HostEndedError, MalformedError, UnreachableError
 from protocol.identity import NodeKey
 from swarm.deadlines import deadline
-from swarm.host import Address, PeerId, Receiver, Relaying, Stream, StreamHandler, Traffic, Validator
+from swarm.host import Address, LanSwarm, PeerId, Receiver, Relaying, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts import MAX_BLOCKED_PEERS
 from swarm.hosts.bandwidth import Bandwidth
 from swarm.hosts.go import daemon_messages as messages
@@ -63,6 +63,7 @@ class GoHost:
         home: Path | None = None,
         binary: Path | None = None,
         lan_discovery: bool = False,
+        lan_swarm: LanSwarm | None = None,
         bandwidth: Bandwidth | None = None,
     ) -> None:
         self.faults: Counter[str] = Counter()
@@ -70,7 +71,7 @@ class GoHost:
         self._listen = tuple(listen)
         self._home = home
         self._binary = binary or find_daemon()
-        self._lan = LanNeighbours(wanted=lan_discovery)
+        self._lan = LanNeighbours(wanted=lan_discovery, swarm=lan_swarm)
         self._also_at: list[Address] = []
         self._tasks: TaskGroup | None = None
         self._running_daemon: Daemon | None = None

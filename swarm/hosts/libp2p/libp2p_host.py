@@ -31,7 +31,18 @@ from protocol.errors import UnreachableError
 from protocol.identity import NodeKey
 from protocol.meeting_points import multihash
 from swarm.deadlines import deadline
-from swarm.host import Address, Handshake, PeerId, Receiver, Relaying, Stream, StreamHandler, Traffic, Validator
+from swarm.host import (
+    Address,
+    Handshake,
+    LanSwarm,
+    PeerId,
+    Receiver,
+    Relaying,
+    Stream,
+    StreamHandler,
+    Traffic,
+    Validator,
+)
 from swarm.hosts import MAX_BLOCKED_PEERS
 from swarm.hosts.bandwidth import Bandwidth
 from swarm.hosts.lan_neighbours import LanNeighbours
@@ -74,13 +85,14 @@ class Libp2pHost:
         *,
         mesh_degree: int = 4,
         lan_discovery: bool = False,
+        lan_swarm: LanSwarm | None = None,
         connections: int = CONNECTIONS,
         handshake: Handshake | None = None,
         bandwidth: Bandwidth | None = None,
     ) -> None:
         self.faults: Counter[str] = Counter()
         self.failures = Failures()
-        self._lan = LanNeighbours(wanted=lan_discovery)
+        self._lan = LanNeighbours(wanted=lan_discovery, swarm=lan_swarm)
         self._tasks: TaskGroup | None = None
         self._blocked: Recent[ID, None] = Recent(MAX_BLOCKED_PEERS)
         self._meter = Meter(bandwidth=bandwidth or Bandwidth())

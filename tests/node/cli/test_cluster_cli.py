@@ -56,6 +56,14 @@ def test_invite_is_one_line_that_a_newcomer_can_use(starling, cluster: Path) -> 
     assert (invite.psk.hex(), invite.addresses) == ((cluster / "psk").read_text(), (ADDRESS,))
 
 
+def test_a_qr_code_is_drawn_beside_the_one_line_and_not_in_it(starling, cluster: Path) -> None:
+    code, text, drawn = starling("invite", "--address", ADDRESS, "--qr")
+    assert code == 0 and isinstance(read_invite(text, time.time()), Invite)
+    assert len(text.splitlines()) == 1
+    rows = [row for row in drawn.splitlines() if row.strip()]
+    assert len(rows) > 20 and max(map(len, rows)) <= 120, "it fits on a terminal"
+
+
 def test_no_two_invites_are_equal_and_each_has_one_seat_by_default(starling, cluster: Path) -> None:
     invites = [read_invite(starling("invite")[1], time.time()) for _ in range(2)]
     assert len({invite.secret for invite in invites if isinstance(invite, Invite)}) == 2

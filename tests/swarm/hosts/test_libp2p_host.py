@@ -17,8 +17,8 @@ from swarm.api import Wanted
 from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
-from swarm.host import Stream
-from swarm.hosts.lan import decode_txt, encode_txt
+from swarm.host import LanSwarm, Stream
+from swarm.hosts.lan import decode_swarm, decode_txt, encode_txt
 from swarm.hosts.libp2p import yamux
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
@@ -213,6 +213,19 @@ def test_lan_record_carries_addresses_and_nonsense_in_it_is_skipped() -> None:
     assert len(decode_txt(encode_txt(addresses * 50), exclude="nobody")) == 8
     for nonsense in (b"\xff", b"\x05dnsad", b"\x08dnsaddr=", b"\x0ednsaddr=\xff/p2p/", b"\x00" * 300):
         assert decode_txt(nonsense + b"", exclude="nobody") == ()
+
+
+def test_lan_record_names_the_open_swarm_and_nonsense_in_its_place_is_skipped() -> None:
+    address, swarm = "/ip4/192.0.2.1/tcp/4001/p2p/peer1", LanSwarm("0f" * 16, "стая of wren")
+    record = encode_txt([address], swarm)
+    assert (decode_txt(record, exclude="nobody"), decode_swarm(record)) == ((address,), swarm)
+    assert decode_swarm(encode_txt([address])) is None
+    longest = LanSwarm("0f" * 16, "w" * 64)
+    assert decode_swarm(encode_txt([], longest)) == longest
+    for swarm_id, name in (("0F" * 16, "wren"), ("0f", "wren"), ("0f" * 17, "wren"), ("0f" * 16, ""), ("", "")):
+        assert decode_swarm(encode_txt([address], LanSwarm(swarm_id, name))) is None
+    claimed = decode_swarm(encode_txt([], LanSwarm("0f" * 16, "w" * 200)))
+    assert claimed is not None and len(claimed.name) == 64
 
 
 def test_fetches_and_peer_exchanges_leave_no_stream_behind_on_either_side(tell_on_sockets, tmp_path: Path) -> None:
