@@ -24,7 +24,7 @@ from node.policy.model_files import model_folder
 from node.supervision import restarts
 from node.supervision.children import Child, ChildSpec
 from node.supervision.rolling_log import RollingLog
-from node.trying.messages import Answered, Doing, Refused, Said, TryRequest, TryStart
+from node.trying.messages import Answered, Doing, NotAnswered, Said, TryRequest, TryStart
 from node.trying.room import needed_bytes, no_room, room_bytes
 from node.trying.tried import Tried
 from protocol.errors import ConfigurationError, DeadlineError, EngineLostError, TooLittleMemoryError
@@ -145,6 +145,6 @@ class Trying:
                 self.doing = what
             case Answered(tried):
                 self._answer.set_result(tried)
-            case Refused(because):
+            case NotAnswered(because):
                 self._answer.set_exception(ConfigurationError(because))
         return True

@@ -31,7 +31,7 @@ from node.tasks.registry import load_tasks
 from node.tasks.scorer import Scorer
 from node.tasks.split import training_prompt
 from node.tasks.task import Prompt, Task
-from node.trying.dry_run_result import DryRun, SampledAnswer, SampledGroup, SampledTask
+from node.trying.dry_run_result import DryRun, DryRunAnswer, DryRunGroup, DryRunTask
 
 MOST_GROUPS: Final = 8  # of a task; the first one shows how many more are sampled in ...
 PATIENCE_SECONDS: Final = 30.0
@@ -90,7 +90,7 @@ def _sampled(
     tasks: Mapping[str, Task],
     ask: Callable[[Task, Sequence[Prompt]], list[AnsweredPrompt]],
     on_step: Callable[[str], None],
-) -> tuple[SampledTask, ...]:
+) -> tuple[DryRunTask, ...]:
     """Returns what was sampled of each task: one group, then as many more as ``PATIENCE_SECONDS`` allow. What is timed
     is the latter, where there are any: the first also compiles and waits for the scorer."""
     prompts = {
@@ -118,9 +118,9 @@ def _sampled(
 
 def _of_task(
     name: str, groups: Sequence[AnsweredPrompt], timed: Sequence[AnsweredPrompt], seconds: float
-) -> SampledTask:
+) -> DryRunTask:
     rewards = [reward for group in groups for reward in group.scores.rewards]
-    return SampledTask(
+    return DryRunTask(
         task=name,
         groups=tuple(map(_of_group, groups)),
         teaching=sum(max(group.scores.rewards) > min(group.scores.rewards) for group in groups),
@@ -131,14 +131,14 @@ def _of_task(
     )
 
 
-def _of_group(group: AnsweredPrompt) -> SampledGroup:
+def _of_group(group: AnsweredPrompt) -> DryRunGroup:
     scores = group.scores
     answers = zip(group.texts, scores.rewards, scores.faults, strict=True)
-    return SampledGroup(
+    return DryRunGroup(
         question=group.prompt.text,
         right_answer=group.prompt.answer,
         answers=tuple(
-            SampledAnswer(text, reward, None if fault is None else f"{fault.reason}: {fault.detail}")
+            DryRunAnswer(text, reward, None if fault is None else f"{fault.reason}: {fault.detail}")
             for text, reward, fault in answers
         ),
     )

@@ -14,31 +14,31 @@ SHOWN_CHARACTERS = 200  # of a question or an answer
 COLUMN = "  {:<9} {}"
 
 
-class SampledAnswer(Struct, frozen=True):
+class DryRunAnswer(Struct, frozen=True):
     text: str
     reward: float
     fault: str | None  # why there is no reward of its own
 
 
-class SampledGroup(Struct, frozen=True):
+class DryRunGroup(Struct, frozen=True):
     """One question with its answers."""
 
     question: str
     right_answer: str | None  # None where the task does not tell one
-    answers: tuple[SampledAnswer, ...]
+    answers: tuple[DryRunAnswer, ...]
 
     @property
-    def best_and_worst(self) -> tuple[SampledAnswer, ...]:
+    def best_and_worst(self) -> tuple[DryRunAnswer, ...]:
         """One answer where all earn the same."""
         ordered = sorted(self.answers, key=lambda answer: -answer.reward)
         return (ordered[0], ordered[-1]) if ordered[0].reward > ordered[-1].reward else (ordered[0],)
 
 
-class SampledTask(Struct, frozen=True):
+class DryRunTask(Struct, frozen=True):
     """What was sampled of one task."""
 
     task: str
-    groups: tuple[SampledGroup, ...]  # none where no prompt leaves room for an answer in the model's context
+    groups: tuple[DryRunGroup, ...]  # none where no prompt leaves room for an answer in the model's context
     teaching: int  # groups whose answers earn different rewards
     reward: float  # mean over the answers
     timed_answers: int  # sampled and judged in ``timed_seconds``
@@ -56,7 +56,7 @@ class DryRun(Struct, frozen=True):
     temperature: float
     completions: int  # to each question, as in a round
     own_groups: int  # of a round
-    tasks: tuple[SampledTask, ...]
+    tasks: tuple[DryRunTask, ...]
     groups: int
     teaching: int
     tokens_per_second: float  # sampled and judged
@@ -83,7 +83,7 @@ def dry_run_lines(found: DryRun) -> Iterator[str]:
     yield "Nothing was started, and nothing was written. Without --dry-run the same command trains"
 
 
-def _task_lines(task: SampledTask) -> Iterator[str]:
+def _task_lines(task: DryRunTask) -> Iterator[str]:
     name = printable(task.task, NAME_BYTES)
     if not task.groups:
         yield f"{name}: no question leaves room for an answer in the model's context"

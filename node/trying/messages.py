@@ -32,7 +32,7 @@ class Doing(Struct, frozen=True, tag_field="said", tag="doing"):
     what: str
 
 
-class Refused(Struct, frozen=True, tag_field="said", tag="refused"):
+class NotAnswered(Struct, frozen=True, tag_field="said", tag="refused"):
     """Why a request is not answered, and the remedy."""
 
     because: str
@@ -42,4 +42,4 @@ class Answered(Struct, frozen=True, tag_field="said", tag="answered"):
     tried: Tried
 
 
-Said = Doing | Refused | Answered
+Said = Doing | NotAnswered | Answered

@@ -3,8 +3,8 @@ it.
 
 Standard input: one line, ``TryStart`` as JSON, then one ``TryRequest`` a line; with the end of input the process ends
 at once, since it has nothing to save. Standard output: ``messages.Said``, a line each; a request ends with ``Answered``
-or ``Refused``. It computes on the CPU, behind every other process of the machine, and is the first to be killed where
-memory runs out: the learner comes first.
+or ``NotAnswered``. It computes on the CPU, behind every other process of the machine, and is the first to be killed
+where memory runs out: the learner comes first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from node.configuration import Config
 from node.home import Home
 from node.process_pipes import claim_standard_output
 from node.tasks.catalogue import find_task
-from node.trying.messages import Answered, Doing, Refused, Said, TryRequest, TryStart
+from node.trying.messages import Answered, Doing, NotAnswered, Said, TryRequest, TryStart
 from node.trying.questions import DEFAULT_TOKENS, own_question, task_questions
 from node.trying.tried import Question
 from protocol.errors import ConfigurationError, StarlingError
@@ -87,7 +87,7 @@ def answer_all(
             question = _question(request, config, begun)
             tried = ask(models.of(_checkpoint(home, request)), question, 0.0, lambda what: say(Doing(what)))
         except StarlingError as error:
-            say(Refused(str(error)))
+            say(NotAnswered(str(error)))
         else:
             say(Answered(tried))
 

@@ -11,7 +11,7 @@ import pytest
 from node.configuration import TasksSection
 from node.tasks.catalogue import find_task
 from node.trying.answering import LoadedModels
-from node.trying.messages import Answered, Doing, Refused, Said, TryRequest
+from node.trying.messages import Answered, Doing, NotAnswered, Said, TryRequest
 from node.trying.questions import task_questions
 from node.trying.try_process import answer_all
 from tests.node.export.trained_run import TrainedRun, trained_run
@@ -66,10 +66,10 @@ def test_questions_of_a_task_follow_each_other_and_are_judged(run: TrainedRun) -
 def test_what_cannot_be_asked_is_refused_and_the_next_request_is_answered(run: TrainedRun) -> None:
     said = said_to(run, TryRequest("nothing of this name", of_task=True), TryRequest("%" * 4000), OWN)
     kinds = [type(each) for each in said if not isinstance(each, Doing)]
-    assert kinds == [Refused, Refused, Answered]
+    assert kinds == [NotAnswered, NotAnswered, Answered]
 
 
 def test_without_a_checkpoint_the_base_model_answers_alone(run: TrainedRun, tmp_path: Path) -> None:
     empty = TrainedRun(type(run.home)(tmp_path), run.model, run.policy, run.config)
     said = said_to(empty, OWN, TryRequest(OWN.text, checkpoint="best"))
-    assert names(said) == [["base"]] and isinstance(said[-1], Refused)
+    assert names(said) == [["base"]] and isinstance(said[-1], NotAnswered)
