@@ -29,7 +29,7 @@ TASKS_SHOWN: Final = 12
 
 
 def known_swarms(home: Home, lists: Sequence[str]) -> tuple[list[KnownSwarm], list[str]]:
-    """Returns all swarms that are known, and why lists that were kept are of no use any more. ``lists`` are read and
+    """Returns all swarms that are known, and why lists that were kept are left out. ``lists`` are read and
     kept. Raises the errors of ``read_list``."""
     config, now_seconds = resolve(home.path, os.environ, {}).config, time.time()
     given = [read_list(home, source, now_seconds) for source in lists]
@@ -67,7 +67,7 @@ def friend_to_join(home: Home, named: str) -> tuple[str, ...]:
     met = names_met(home)
     if not certified and not met:
         raise ConfigurationError(
-            f"this directory has met no node yet, so that {printable(named)} means none: give an address with --peer"
+            f"this directory has met no node yet, so it knows no {printable(named)}: give an address with --peer"
         )
     peer = id_of(named, certified, met, where="starling peers")
     return friend_doors(named, peer, RememberedAddresses(home.peers).load())
