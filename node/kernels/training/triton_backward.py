@@ -56,7 +56,8 @@ def slopes(
     kv_heads, columns = heads.keys.shape[1:3]
     sizes, deltas, of_query = sizes_of(heads), torch.empty_like(logs), torch.empty_like(mixed)
     blocks = query_blocks(sizes["PADDED"])
-    _query_slopes[(triton.cdiv(logs.shape[2], blocks["BLOCK_M"]), kv_heads, count)](
+    grid = (triton.cdiv(logs.shape[2], blocks["BLOCK_M"]), kv_heads, count)
+    _query_slopes[grid](
         *heads, mixed, of_mixed, logs, deltas, of_query,
         rows.prompt_of, rows.lengths, rows.prompt_lengths, tokens, columns, scale,
         *strides_of(*heads), **sizes, **blocks,
@@ -67,7 +68,8 @@ def slopes(
         groups, _, width, _ = keys.shape
         dtype = torch.float32 if parts > 1 else keys.dtype
         found = keys.new_empty(2, parts, groups, width, kv_heads, size, dtype=dtype)
-        _key_slopes[(triton.cdiv(width, blocks["BLOCK_N"]), kv_heads * parts, groups)](
+        grid = (triton.cdiv(width, blocks["BLOCK_N"]), kv_heads * parts, groups)
+        _key_slopes[grid](
             heads.query, keys, values, of_mixed, logs, deltas, found[0], found[1],
             rows.first_rows, rows.lengths, rows.lengths if own else rows.prompt_lengths,
             tokens, columns, width, scale, *strides_of(heads.query, keys, values),

@@ -53,7 +53,8 @@ def attended(heads: Heads, rows: RowLengths, scale: float) -> tuple[Tensor, Tens
     blocks = blocks_of(sizes["PADDED"])
     mixed = heads.query.new_empty(count, tokens, kv_heads * sizes["QUERIES"], size)
     logs = heads.query.new_empty(count, kv_heads, tokens * sizes["QUERIES"], dtype=torch.float32)
-    _attend_rows[(triton.cdiv(logs.shape[2], blocks["BLOCK_M"]), kv_heads, count)](
+    grid = (triton.cdiv(logs.shape[2], blocks["BLOCK_M"]), kv_heads, count)
+    _attend_rows[grid](
         *heads, mixed, logs, rows.prompt_of, rows.lengths, rows.prompt_lengths, tokens, columns, scale,
         *strides_of(*heads), **sizes, **blocks,
     )  # fmt: skip
