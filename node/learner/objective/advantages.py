@@ -18,11 +18,11 @@ A foreign group's own mean says how a completion compares with its generator, no
 prompt is a valid baseline, so the learner's own success V_θ is used. The sampling policy is far away there, so the
 learner learns only from completions better than its own: the negative part is set to zero.
 
-HACPO (arXiv 2603.02604, equations 5 to 8; the authors' hacpo_core_algos.py) has κ = P_source / P_learner within .1 to 10,
-P being the share of positive rewards, mean of the last 5 batches: mean R / κ is what the learner would have had on that
-prompt. As in the authors' code a group of equal rewards teaches nothing, and a baseline above 1 is replaced by the
+HACPO (arXiv 2603.02604, equations 5 to 8; the authors' hacpo_core_algos.py) has κ = P_source / P_learner within .1 to
+10, P being the share of positive rewards, mean of the last 5 batches: mean R / κ is what the learner would have had on
+that prompt. As in the authors' code a group of equal rewards teaches nothing, and a baseline above 1 is replaced by the
 learner's own mean. Departures: a group is of one generator, since prompts differ from node to node, where the paper has
-all generators' completions of one prompt in one baseline and one std; hence the learner's own mean is V_θ of the class.
+all generators' completions of one prompt in one baseline and one std; so the learner's own mean is V_θ of the class.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def learner_relative_gain(mean_reward: float, success: float) -> float:
 
 
 def capability_advantages(rewards: NDArray[np.float32], ratio: float, success: float) -> NDArray[np.float32]:
-    """(G,) → (G,); zero throughout when all rewards are equal. ``ratio`` is κ, ``success`` V_θ of the prompt's class."""
+    """(G,) → (G,); zero throughout when all rewards are equal. ``ratio`` is κ, ``success`` V_θ of the class."""
     if _all_equal(rewards):
         return np.zeros(len(rewards), dtype=np.float32)
     baseline = float(rewards.mean()) / ratio

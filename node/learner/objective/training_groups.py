@@ -94,10 +94,11 @@ def foreign_training_group(
 ) -> TrainingGroup:
     """Returns a checked foreign group in the learner's own tokens.
 
-    ``success`` is V_θ of the prompt's class, ``capability_ratio`` κ for advantages by capability, ``context`` the number of the model's positions, ``max_new_tokens`` the
-    task's limit, which holds for our own tokens too. A completion that the own tokenizer cannot write, or that does not
-    fit the context, is left out, but its reward counts in the group's mean. The same holds for a completion whose
-    claimed log-probabilities are impossible, unless ``unusable_logps`` takes it as text.
+    ``success`` is V_θ of the prompt's class, ``capability_ratio`` κ for advantages by capability, ``context`` the
+    number of the model's positions, ``max_new_tokens`` the task's limit, which holds for our own tokens too. A
+    completion that the own tokenizer cannot write, or that does not fit the context, is left out, but its reward counts
+    in the group's mean. The same holds for a completion whose claimed log-probabilities are impossible, unless
+    ``unusable_logps`` takes it as text.
 
     A completion that would be made likelier is left out, and its reason noted, unless it is worth copying: it
     ``is_canonical``, ended by itself, and is within the limit. Being right is not enough: what is copied is its every

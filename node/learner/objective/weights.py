@@ -17,8 +17,8 @@
 ``CorrectionName`` and its row here.
 
 All work on byte-aligned spans; the shortest span is a token. π_prox is the policy when the step began; ppo_ewma has
-an average of the last policies instead, and sequence_mask and hacpo take π_θ itself. With one step a batch π_prox is π_θ, and
-decoupled PPO is importance sampling that leaves out spans with ρ above C instead of truncating them.
+an average of the last policies instead, and sequence_mask and hacpo take π_θ itself. With one step a batch π_prox is
+π_θ, and decoupled PPO is importance sampling that leaves out spans with ρ above C instead of truncating them.
 
 HACPO clamps s to [1−δ, 1], so outside of it a completion has no gradient: a right answer that the learner would hardly
 ever write teaches nothing, as in F-TIS without a floor. With loss "gspo", foreign_advantage "capability", no floor and

@@ -52,6 +52,7 @@ class Condition:
     settings: Settings
     seeds_most: int | None = None  # of the seeds requested; None: all
     ablations: tuple[str, ...] = ()  # parts of the learner that are replaced: ``learner_ablations``
+    strangers: bool = False  # nodes have to earn their influence on each other, as at a node's defaults
 
     def seeds(self, wanted: int) -> int:
         return wanted if self.seeds_most is None else min(wanted, self.seeds_most)
@@ -93,6 +94,7 @@ def run_plan(
         measure_prompts=measuring.prompts,
         measure_samples=measuring.samples,
         ablations=condition.ablations,
+        strangers=condition.strangers,
     )
 
 
