@@ -118,8 +118,12 @@ def conditions() -> list[Condition]:
     return found
 
 
+def setting_of(condition: Condition) -> Setting:
+    return next(each for each in reversed(SETTINGS) if condition.name.endswith(each.name))
+
+
 def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
-    setting = next(each for each in reversed(SETTINGS) if condition.name.endswith(each.name))
+    setting = setting_of(condition)
     nodes = {recipe.name: recipe.key for recipe in setting.recipes}
     if condition.name == EIGHT:
         nodes |= {f"{recipe.name}-2": recipe.key for recipe in setting.recipes}
@@ -132,7 +136,7 @@ EXPERIMENT: Final = Experiment(
     conditions=conditions(),
     plan=plan,
     rounds=ROUNDS,
-    recipes=tuple(recipe for setting in SETTINGS for recipe in setting.recipes),
+    recipes=lambda condition: setting_of(condition).recipes,
 )
 
 # The results of one run: means over its nodes

@@ -100,7 +100,7 @@ def run_plan(
 
 @dataclass(frozen=True)
 class Experiment(Generic[R]):
-    """``plan(condition, seed, rounds)`` returns one run; ``recipes`` are the models that the runs need.
+    """``plan(condition, seed, rounds)`` returns one run; ``recipes`` returns the models that a condition's runs need.
     ``description`` is the docstring of the experiment's module."""
 
     name: str
@@ -108,7 +108,7 @@ class Experiment(Generic[R]):
     conditions: Sequence[Condition]
     plan: Callable[[Condition, int, int], ExperimentPlan[R]]
     rounds: int  # unless --rounds says otherwise
-    recipes: Sequence[models.SkillRecipe] = ()
+    recipes: Callable[[Condition], Sequence[models.SkillRecipe]] = lambda condition: ()
 
     def options(self) -> argparse.Namespace:
         parser = argparse.ArgumentParser(
@@ -150,14 +150,15 @@ class Experiment(Generic[R]):
         """
         root = options.results.parent / "models"
         try:
-            for recipe in () if options.finished else self.recipes:
-                models.ensure(recipe, root)
             plans = {
                 c.name: [self.plan(c, seed, options.rounds) for seed in range(c.seeds(options.seeds))]
                 for c in self.conditions
             }
             wanted = [n for n in plans if not options.only or any(fnmatch.fnmatchcase(n, p) for p in options.only)]
             wanted = [] if options.finished else wanted
+            needed = [recipe for c in self.conditions if c.name in wanted for recipe in self.recipes(c)]
+            for recipe in dict.fromkeys(needed):
+                models.ensure(recipe, root)
             # Seed by seed, so that an interrupted experiment has compared all conditions.
             in_order = [p for of_seed in zip_longest(*(plans[n] for n in wanted)) for p in of_seed if p is not None]
             run_all(in_order, options.results, root, jobs=options.jobs)
