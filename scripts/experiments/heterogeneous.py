@@ -66,7 +66,7 @@ def conditions() -> list[Condition]:
             words = f"{what}; {'no floor' if floor == 0 else f'floor {floor:g} for positive advantages'}"
             found.append(Condition(f"{name}, floor {floor:g}", words, {"learner": learner, "objective": objective}))
     what, hacpo = RULES["hacpo"]
-    every = {**learner, "foreign_groups": GROUPS * (len(MODELS) - 1)}
+    every = {**learner, "foreign_groups": GROUPS * (len(MODELS) - 1), "foreign_uses": 1}
     found.append(Condition("HACPO", what, {**hacpo, "learner": every}))
     found.append(Condition(SHIPPED, "no setting at all", {}, strangers=True))
     return found

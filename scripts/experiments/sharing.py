@@ -6,8 +6,8 @@ SAPO (arXiv 2509.08721) shares I own and J foreign groups of 8 an update and fin
 8/0. It drops only foreign groups of equal rewards. The paper lacks a control, which is run here: 8/0 that drops its own
 groups of equal rewards and draws again (``learner.resample``), to separate filtering from sharing. I and J are in units
 of ``GROUPS`` groups here, 8 units an update as in the paper. HACPO (arXiv 2603.02604) is at home where all can do all,
-to different degrees; all its agents' rollouts teach, so it fetches every group announced. "as shipped" has no setting
-at all, and peers are strangers whose influence is to be earned.
+to different degrees; all its agents' rollouts teach, once, so it fetches every group announced. "as shipped" has no
+setting at all, and peers are strangers whose influence is to be earned.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ RULES: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
         {"objective": {"correction": "f_tis", "ratio_floor": 0.0, "research": SAPO}},
     ),
     "hacpo": (
-        "advantage by capability; every group announced; mean ratio of a completion within [.8, 1], squared; loss gspo",
+        "advantage by capability; every group announced, once; mean ratio of a completion in [.8, 1], squared; gspo",
         {"objective": {"correction": "hacpo", "ratio_floor": 0.0, "clip": 3e-4, "research": HACPO}},
     ),
     "learner-relative": (
@@ -107,9 +107,10 @@ def conditions() -> list[Condition]:
     for setting in SETTINGS:
         found.append(Condition(setting.of(ALONE), "own groups alone", {"learner": _settings(8, 0)}))
         for rule, (what, settings) in RULES.items():
-            foreign = 4 * (len(setting.recipes) - 1) if rule == "hacpo" else 4
-            learner = {"learner": _settings(4, foreign)}
-            found.append(Condition(setting.of(f"{rule} 4/4"), what, {**settings, **learner}))
+            learner = _settings(4, 4)
+            if rule == "hacpo":
+                learner = _settings(4, 4 * (len(setting.recipes) - 1), foreign_uses=1)
+            found.append(Condition(setting.of(f"{rule} 4/4"), what, {**settings, "learner": learner}))
         what = "no setting: 32 own groups, right answers of peers seen again, peers start as strangers"
         found.append(Condition(setting.of(SHIPPED), what, {}, strangers=True))
     what = f"own groups alone; those of equal rewards dropped, up to {RESAMPLE} times as many prompts drawn for them"

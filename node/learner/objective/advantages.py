@@ -18,7 +18,7 @@ A foreign group's own mean says how a completion compares with its generator, no
 prompt is a valid baseline, so the learner's own success V_θ is used. The sampling policy is far away there, so the
 learner learns only from completions better than its own: the negative part is set to zero.
 
-HACPO (arXiv 2603.02604, equations 5 to 8; the authors' hacpo_core_algos.py) has κ = P_source / P_learner within .1 to
+HACPO (arXiv 2603.02604, equations 5 and 6; the authors' hacpo_core_algos.py) has κ = P_source / P_learner within .1 to
 10, P being the share of positive rewards, mean of the last 5 batches: mean R / κ is what the learner would have had on
 that prompt. As in the authors' code a group of equal rewards teaches nothing, and a baseline above 1 is replaced by the
 learner's own mean. Departures: a group is of one generator, since prompts differ from node to node, where the paper has
@@ -134,8 +134,12 @@ class Capabilities:
         of_source, of_learner = ([batch[name] for batch in self.batches if name in batch] for name in (source, learner))
         if not of_source or not of_learner:
             return 1.0
-        ratio = statistics.fmean(of_source) / max(statistics.fmean(of_learner), MIN_CAPABILITY)
+        ratio = _capability(of_source) / _capability(of_learner)
         return min(max(ratio, MIN_CAPABILITY_RATIO), MAX_CAPABILITY_RATIO)
+
+
+def _capability(shares: Sequence[float]) -> float:
+    return max(statistics.fmean(shares), MIN_CAPABILITY)
 
 
 def _all_equal(rewards: NDArray[np.float32]) -> bool:

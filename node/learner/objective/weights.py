@@ -11,7 +11,7 @@
     decoupled_ppo   ρ·1[ρ ≤ C]                                 AReaL, with its cap on the behaviour weight
     ppo_ewma        ρ·1[1/C ≤ ρ ≤ C]                           PPO-EWMA revised (arXiv 2605.12070)
     hacpo           s^(1+α)·1[1−δ ≤ s ≤ 1], s = exp(mean over the completion's tokens of log π − log μ), α = 1, δ = .2,
-                    for foreign completions; 1 for own         HACPO (arXiv 2603.02604), exponential sampling and clip
+                    for foreign completions; 1 for own         HACPO (arXiv 2603.02604, equation 59)
 
 ``CORRECTIONS`` holds each of them with the properties that other modules depend on. To add one, add its name to
 ``CorrectionName`` and its row here.

@@ -112,3 +112,5 @@ def test_capability_is_the_share_of_positive_rewards_over_the_last_five_batches(
         found.observe([("self", [1.0]), ("p", [0.0])])
     assert found.ratio("p", "self") == 0.1
     assert found.ratio("self", "p") == 10.0
+    found.observe([("q", [0.0])])
+    assert found.ratio("q", "p") == 1.0  # neither ever had a reward
