@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from scripts import REPOSITORY
-from scripts.bench.contenders.trl_environment import TRL_PYTHON, prepare_trl
+from scripts.bench.contenders.environments import TRL_PYTHON, prepare_trl
 
 VECTORS = REPOSITORY / "tests" / "vectors" / "trl_losses.json"
 LENGTHS = [7, 3, 5, 1, 6, 4]

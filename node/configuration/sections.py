@@ -37,17 +37,18 @@ CorrectionName = Literal[
     "f_tis",
     "decoupled_ppo",
     "ppo_ewma",
+    "hacpo",
 ]
 BackendName = Literal["torch", "process", "vllm"]
 HostName = Literal["py", "go", "auto"]
 TrackerName = Literal["tensorboard", "wandb", "trackio"]
-ForeignAdvantage = Literal["learner", "group"]
+ForeignAdvantage = Literal["learner", "group", "capability"]
 DtypeName = Literal["float32", "bfloat16"]
 OptimizerName = Literal["adamw", "adamw8bit", "host"]
 Auto = Literal["auto"]  # chosen from the model and this machine's memory: ``node.fit``
 
 UNWEIGHTED_CORRECTIONS: Final[frozenset[CorrectionName]] = frozenset({"none", "ppo", "sequence_mask"})
-GSPO_CORRECTIONS: Final[frozenset[CorrectionName]] = UNWEIGHTED_CORRECTIONS | {"sequence_tis"}
+GSPO_CORRECTIONS: Final[frozenset[CorrectionName]] = UNWEIGHTED_CORRECTIONS | {"sequence_tis", "hacpo"}
 
 # What "auto" means where nothing was planned: it suits a model that certainly fits.
 DEFAULT_ROWS: Final = 128
@@ -194,7 +195,7 @@ class ObjectiveSection(ConfigSection):
         yield (
             loss == "gspo" and correction not in GSPO_CORRECTIONS,
             f'loss "gspo" holds one ratio a completion, and correction "{correction}" weighs each span by its own: '
-            'choose correction "none", "ppo", "sequence_tis" or "sequence_mask"',
+            'choose correction "none", "ppo", "sequence_tis", "sequence_mask" or "hacpo"',
         )
         yield (
             loss == "cispo" and self.research.clip_high < 1,

@@ -29,8 +29,8 @@ from node.kernels.linear_logp import linear_logps
 from scripts import REPOSITORY
 from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.reporting import Figure, figures_parser, report
+from scripts.bench.contenders.environments import TRL_PYTHON, prepare_trl
 from scripts.bench.contenders.learner_head import Head, plain
-from scripts.bench.contenders.trl_environment import TRL_PYTHON, prepare_trl
 
 SMALL: Final = (1000, 100, 128)  # tokens, vocabulary, hidden
 SMALL_CALLS: Final = 200

@@ -37,7 +37,7 @@ from node.tasks.registry import load_tasks
 from scripts import REPOSITORY
 from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.reporting import Figure, figures_parser, report
-from scripts.bench.contenders.trl_environment import TRL_PYTHON, prepare_trl
+from scripts.bench.contenders.environments import TRL_PYTHON, prepare_trl
 
 MODEL: Final = "builtin:robin"
 GROUPS: Final = 32

@@ -95,7 +95,7 @@ EXPERIMENT: Final = Experiment(
     conditions=CONDITIONS,
     plan=plan,
     rounds=ROUNDS,
-    recipes=(STUDENT,),
+    recipes=lambda condition: (STUDENT,),
 )
 Results = Mapping[str, Sequence[RunResult]]
 

@@ -30,6 +30,7 @@ from scripts.experiments.harness.plans import NodeHistory, RunPlan, RunResult
 from scripts.experiments.reports.intervals import Estimate
 from scripts.experiments.reports.report_document import Document, table
 from scripts.experiments.reports.success import effective_share, mean_success, member, member_success, success
+from scripts.experiments.sharing import RULES, SHIPPED
 
 ROUNDS: Final = 80
 GROUPS: Final = 12  # own, and as many foreign ones; two for each task
@@ -64,6 +65,10 @@ def conditions() -> list[Condition]:
             objective = {"correction": correction, "ratio_floor": floor}
             words = f"{what}; {'no floor' if floor == 0 else f'floor {floor:g} for positive advantages'}"
             found.append(Condition(f"{name}, floor {floor:g}", words, {"learner": learner, "objective": objective}))
+    what, hacpo = RULES["hacpo"]
+    every = {**learner, "foreign_groups": GROUPS * (len(MODELS) - 1), "foreign_uses": 1}
+    found.append(Condition("HACPO", what, {**hacpo, "learner": every}))
+    found.append(Condition(SHIPPED, "no setting at all", {}, strangers=True))
     return found
 
 

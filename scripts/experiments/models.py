@@ -113,6 +113,11 @@ SPECIALISTS: Final = tuple(specialist(name, 11 + n) for n, name in enumerate(SKI
 STUDENT: Final = SkillRecipe(
     "student", 21, (("reverse", 1.0), ("rotate", 0.35), ("swap", 0.12), ("halves", 0.04)), 0.25
 )
+# All can do all, to different degrees.
+OVERLAPPING: Final = tuple(
+    SkillRecipe(f"all-{success:.2f}", 41 + n, tuple((name, 1.0) for name in SKILLS), success)
+    for n, success in enumerate((0.1, 0.25, 0.4, 0.55))
+)
 # One easy skill and one of the harder ones each, the harder one drawn three times as often.
 PAIRS: Final = tuple(
     EightSkillRecipe(f"{easy}-{harder}", 31 + n, ((easy, 0.5), (harder, 1.5)), PAIR_SUCCESS)
@@ -120,7 +125,7 @@ PAIRS: Final = tuple(
         (("reverse", "sorting"), ("rotate", "running_sums"), ("swap", "two_steps"), ("halves", "addition"))
     )
 )
-RECIPES: Final = (*SPECIALISTS, STUDENT, *PAIRS)
+RECIPES: Final = (*SPECIALISTS, STUDENT, *OVERLAPPING, *PAIRS)
 
 
 def character_tokenizer(skills: Mapping[str, SkillTask]) -> PreTrainedTokenizerFast:

@@ -1,17 +1,20 @@
-"""Does sharing rollouts help, and why? Nodes that each have one skill of four, under three rules.
+"""Does sharing rollouts help, and by which rule? Nodes that each have one skill of four, two of eight, or all in part.
 
     python -m scripts.experiments.sharing [--rounds 120] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
 
 SAPO (arXiv 2509.08721) shares I own and J foreign groups of 8 an update and finds +94 % cumulative reward for 4/4 over
 8/0. It drops only foreign groups of equal rewards. The paper lacks a control, which is run here: 8/0 that drops its own
 groups of equal rewards and draws again (``learner.resample``), to separate filtering from sharing. I and J are in units
-of ``GROUPS`` groups here, 8 units an update as in the paper.
+of ``GROUPS`` groups here, 8 units an update as in the paper. HACPO (arXiv 2603.02604) is at home where all can do all,
+to different degrees; all its agents' rollouts teach, once, so it fetches every group announced. "as shipped" has no
+setting at all, and peers are strangers whose influence is to be earned.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -29,8 +32,8 @@ from scripts.experiments.harness.experiment import (
     run_plan,
 )
 from scripts.experiments.harness.plans import NodeHistory, RunPlan, RunResult
-from scripts.experiments.harness.skills import SKILLS
-from scripts.experiments.models import SPECIALISTS
+from scripts.experiments.harness.skills import EIGHT_SKILLS, SKILLS, SkillTask
+from scripts.experiments.models import OVERLAPPING, PAIRS, SPECIALISTS, SkillRecipe
 from scripts.experiments.reports.intervals import Estimate, over_tokens
 from scripts.experiments.reports.plots import line_plot
 from scripts.experiments.reports.report_document import Document, table
@@ -41,9 +44,36 @@ COMPLETIONS: Final = 4
 LEARNING_RATE: Final = 3e-4
 RESAMPLE: Final = 4
 MEASURING: Final = Measuring(times=5, prompts=100, samples=0)
-LACKED, HAD = 0.05, 0.5  # greedy success at the start: below, and at least
+LACKED: Final = 0.3  # greedy success at the start, below which a node lacks a skill
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Which models have which skills at the start. ``name`` ends the names of its conditions."""
+
+    name: str
+    what: str
+    recipes: tuple[SkillRecipe, ...]
+    skills: Mapping[str, SkillTask]
+
+    def of(self, condition: str) -> str:
+        return f"{condition}, {self.name}" if self.name else condition
+
+
+FOUR: Final = Setting("", "each with one of them at the start", SPECIALISTS, SKILLS)
+EIGHT_LACKED: Final = Setting(
+    "eight skills", "each with an easy one and a harder one at the start", PAIRS, EIGHT_SKILLS
+)
+OVERLAP: Final = Setting("overlapping skills", "all with all of them, to different degrees", OVERLAPPING, SKILLS)
+SETTINGS: Final = (FOUR, EIGHT_LACKED, OVERLAP)
 
 SAPO: Final = {"foreign_advantage": "group", "foreign_choice": "uniform"}
+HACPO: Final = {
+    "foreign_advantage": "capability",
+    "foreign_choice": "uniform",
+    "loss": "gspo",
+    "clip_high": 4e-4,
+}
 RULES: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
     "sapo": (
         "group advantage; foreign groups of equal rewards dropped, the rest drawn uniformly; no correction",
@@ -53,14 +83,18 @@ RULES: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
         "group advantage; drawn as under sapo; truncated token ratios with the divergence filter, no floor",
         {"objective": {"correction": "f_tis", "ratio_floor": 0.0, "research": SAPO}},
     ),
+    "hacpo": (
+        "advantage by capability; every group announced, once; mean ratio of a completion in [.8, 1], squared; gspo",
+        {"objective": {"correction": "hacpo", "ratio_floor": 0.0, "clip": 3e-4, "research": HACPO}},
+    ),
     "learner-relative": (
-        "advantage over the learner's own success; foreign groups by expected gain; the defaults",
+        "advantage over the learner's own success; foreign groups by expected gain; the defaults' objective",
         {},
     ),
 }
 BEST: Final = "learner-relative 4/4"
 EIGHT: Final = f"{BEST}, 8 nodes"
-ALONE, CONTROL = "8/0", "8/0 resampled"
+ALONE, CONTROL, SHIPPED = "8/0", "8/0 resampled", "as shipped"
 
 
 def _settings(own: int, foreign: int, **learner: object) -> dict[str, object]:
@@ -69,22 +103,32 @@ def _settings(own: int, foreign: int, **learner: object) -> dict[str, object]:
 
 
 def conditions() -> list[Condition]:
-    alone = Condition(ALONE, "own groups alone", {"learner": _settings(8, 0)})
+    found: list[Condition] = []
+    for setting in SETTINGS:
+        found.append(Condition(setting.of(ALONE), "own groups alone", {"learner": _settings(8, 0)}))
+        for rule, (what, settings) in RULES.items():
+            learner = _settings(4, 4)
+            if rule == "hacpo":
+                learner = _settings(4, 4 * (len(setting.recipes) - 1), foreign_uses=1)
+            found.append(Condition(setting.of(f"{rule} 4/4"), what, {**settings, "learner": learner}))
+        what = "no setting: 32 own groups, right answers of peers seen again, peers start as strangers"
+        found.append(Condition(setting.of(SHIPPED), what, {}, strangers=True))
     what = f"own groups alone; those of equal rewards dropped, up to {RESAMPLE} times as many prompts drawn for them"
-    control = Condition(CONTROL, what, {"learner": _settings(8, 0, resample=RESAMPLE)})
-    shared = [
-        Condition(f"{rule} 4/4", what, {**settings, "learner": _settings(4, 4)})
-        for rule, (what, settings) in RULES.items()
-    ]
-    eight = Condition(EIGHT, f"as {BEST}; two nodes of each skill", {"learner": _settings(4, 4)})
-    return [alone, control, *shared, eight]
+    found.append(Condition(CONTROL, what, {"learner": _settings(8, 0, resample=RESAMPLE)}))
+    found.append(Condition(EIGHT, f"as {BEST}; two nodes of each skill", {"learner": _settings(4, 4)}))
+    return found
+
+
+def setting_of(condition: Condition) -> Setting:
+    return next(each for each in reversed(SETTINGS) if condition.name.endswith(each.name))
 
 
 def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
-    nodes = {recipe.name: recipe.key for recipe in SPECIALISTS}
+    setting = setting_of(condition)
+    nodes = {recipe.name: recipe.key for recipe in setting.recipes}
     if condition.name == EIGHT:
-        nodes |= {f"{recipe.name}-2": recipe.key for recipe in SPECIALISTS}
-    return run_plan("sharing", condition, seed, rounds, nodes=nodes, tasks=tuple(SKILLS), measuring=MEASURING)
+        nodes |= {f"{recipe.name}-2": recipe.key for recipe in setting.recipes}
+    return run_plan("sharing", condition, seed, rounds, nodes=nodes, tasks=tuple(setting.skills), measuring=MEASURING)
 
 
 EXPERIMENT: Final = Experiment(
@@ -93,7 +137,7 @@ EXPERIMENT: Final = Experiment(
     conditions=conditions(),
     plan=plan,
     rounds=ROUNDS,
-    recipes=SPECIALISTS,
+    recipes=lambda condition: setting_of(condition).recipes,
 )
 
 # The results of one run: means over its nodes
@@ -114,13 +158,19 @@ def skills_with(node: NodeHistory, holds: Callable[[float], bool]) -> list[str]:
 
 
 def final_success(result: RunResult, rounds: int, *, lacked: bool) -> float:
-    """Returns the greedy success after ``rounds`` on the skills that each node lacked, or had, at the start."""
+    """Returns the greedy success after ``rounds`` on the skills that each node lacked, or had, at the start: the mean
+    over the nodes that have such skills. Raises ``StatisticsError`` where none has."""
+    of_nodes = []
+    for node in result.nodes:
+        skills = skills_with(node, lambda success: (success < LACKED) is lacked)
+        if skills:
+            of_nodes.append(statistics.fmean(node.measured(rounds).greedy[name] for name in skills))
+    return statistics.fmean(of_nodes)
 
-    def of_node(node: NodeHistory) -> float:
-        skills = skills_with(node, (lambda s: s < LACKED) if lacked else (lambda s: s >= HAD))
-        return statistics.fmean(node.measured(rounds).greedy[name] for name in skills)
 
-    return over_nodes(result, of_node)
+def success_of_all(result: RunResult, rounds: int) -> float:
+    """Returns the greedy success after ``rounds`` on all skills, mean of all nodes."""
+    return over_nodes(result, lambda node: statistics.fmean(node.measured(rounds).greedy.values()))
 
 
 def kept(result: RunResult, rounds: int) -> float:
@@ -146,7 +196,7 @@ def token_budget(results: Mapping[str, Sequence[RunResult]]) -> int:
 
 
 def _compared(results: Mapping[str, Sequence[RunResult]]) -> list[str]:
-    return [name for name in (ALONE, CONTROL, *(f"{rule} 4/4" for rule in RULES)) if name in results]
+    return [name for name in (ALONE, CONTROL, *(f"{rule} 4/4" for rule in RULES), SHIPPED) if name in results]
 
 
 # The report
@@ -160,27 +210,35 @@ def change(results: Results, name: str, base: str, rounds: int) -> float:
     return 100.0 * (ours / theirs - 1.0)
 
 
-def main_table(results: Results, rounds: int, budget: int) -> str:
+def of_setting(results: Results, setting: Setting) -> Results:
+    """Returns the results of one setting, with its conditions named as in the first."""
+    names = (ALONE, CONTROL, *(f"{rule} 4/4" for rule in RULES), SHIPPED, EIGHT)
+    return {name: results[setting.of(name)] for name in names if setting.of(name) in results}
+
+
+def main_table(results: Results, rounds: int) -> str:
+    """Returns the results of one setting."""
     rows = []
     for name, runs in results.items():
         against = f"{change(results, name, ALONE, rounds):+.0f} %" if ALONE in results and name != ALONE else ""
         rows.append(
             [
                 name,
+                str(len(runs)),
                 over_seeds(runs, lambda r: rounds * mean_reward(r, rounds)).text(1),
                 against,
-                over_seeds(runs, lambda r: reward_at_equal_tokens(r, budget)).text()
-                if generated_tokens(runs) >= budget
-                else "",
                 over_seeds(runs, lambda r: final_success(r, rounds, lacked=True)).text(),
                 over_seeds(runs, lambda r: kept(r, rounds)).text(),
+                over_seeds(runs, lambda r: success_of_all(r, rounds)).text(),
                 f"{over_seeds(runs, lambda r: over_nodes(r, lambda n: sum(n.tokens[:rounds]))).mean:,.0f}",
+                f"{statistics.fmean(run.cpu_seconds for run in runs):.0f}",
                 f"{over_seeds(runs, fetched_share).mean:.2f}" if name not in (ALONE, CONTROL) else "",
             ]
         )
     header = (
-        f"condition | cumulative reward, {rounds} updates | against 8/0 | mean reward over {budget:,} tokens "
-        "| final success, skills lacked | change, skills had | tokens generated | bytes fetched / announced"
+        f"condition | seeds | cumulative reward, {rounds} updates | against 8/0 | final success, skills lacked "
+        "| change, skills had | final success, all skills | tokens generated | processor seconds "
+        "| bytes fetched / announced"
     )
     return table(header.split(" | "), rows)
 
@@ -191,30 +249,27 @@ def success_of_lacking(result: RunResult, skill: str, rounds: int) -> float:
     return statistics.fmean(node.measured(rounds).greedy[skill] for node in lacking)
 
 
-def skills_table(results: Results, rounds: int) -> str:
+def skills_table(results: Results, rounds: int, skills: Sequence[str]) -> str:
     rows = []
     for name, runs in results.items():
-        cells = [over_seeds(runs, partial(success_of_lacking, skill=skill, rounds=rounds)).text(2) for skill in SKILLS]
+        cells = [over_seeds(runs, partial(success_of_lacking, skill=skill, rounds=rounds)).text(2) for skill in skills]
         rows.append([name, *cells])
-    return table(["condition", *SKILLS], rows)
+    return table(["condition", *skills], rows)
 
 
 def sentences(results: Results, rounds: int) -> str:
-    """Returns the report's sentences on the results, made from the numbers."""
+    """Returns what the numbers of one setting say of each condition against those without foreign groups."""
     said = []
-    for base, words in ((ALONE, "8/0"), (CONTROL, "the control")):
-        for rule in RULES:
-            name = f"{rule} 4/4"
-            if name in results and base in results:
+    for name, runs in results.items():
+        for base, words in ((ALONE, "8/0"), (CONTROL, "the control")):
+            if base in results and name not in (ALONE, CONTROL):
                 ours, theirs = (over_seeds(results[n], lambda r: mean_reward(r, rounds)) for n in (name, base))
                 apart = "overlap" if ours.overlaps(theirs) else "do not overlap"
                 more = change(results, name, base, rounds)
                 said.append(f"- {name} against {words}: {more:+.0f} % cumulative reward; the intervals {apart}.")
-    for name in _compared(results):
-        lacked = over_seeds(results[name], lambda r: final_success(r, rounds, lacked=True))
-        had = over_seeds(results[name], lambda r: kept(r, rounds))
-        lost = "a loss beyond the interval" if had.high < 0 else "no loss beyond the interval"
-        said.append(f"- {name}: {lacked.text(2)} on skills that were lacked; {lost} on those that were had.")
+        had = over_seeds(runs, lambda r: kept(r, rounds))
+        if had.high < 0:
+            said.append(f"- {name}: a loss beyond the interval on skills that were had, {had.text()}.")
     return "\n".join(said)
 
 
@@ -233,18 +288,27 @@ def plots(document: Document, results: Results, rounds: int, budget: int) -> Non
 
 
 def document(results: Results, rounds: int, command: str) -> Document:
-    budget = token_budget(results)
     intro = (
-        f"Four nodes (eight where it says so) of {len(SKILLS)} skills ({', '.join(SKILLS)}), each with one of them at "
-        f"the start, learn from their own groups and from each other's. {COMPLETIONS} completions a group, "
-        f"{8 * GROUPS} groups an update at 8/0, learning rate {LEARNING_RATE:g}. Means over nodes; ± is the 95 % "
-        "interval over seeds (Student's t)."
+        f"Four nodes (eight where it says so) learn from their own groups and from each other's. {COMPLETIONS} "
+        f"completions a group, {8 * GROUPS} groups an update at 8/0, learning rate {LEARNING_RATE:g}. A skill is "
+        f"lacked where greedy success at the start is below {LACKED:g}. Means over nodes; ± is the 95 % interval over "
+        "seeds (Student's t)."
     )
     written = EXPERIMENT.page("Sharing rollouts: own and foreign groups", intro, results, command)
-    written.section("Results", main_table(results, rounds, budget))
-    written.section("What happened", sentences(results, rounds))
-    written.section("Final success on each skill, nodes that lacked it", skills_table(results, rounds))
-    plots(written, results, rounds, budget)
+    for setting in SETTINGS:
+        found = of_setting(results, setting)
+        if not found:
+            continue
+        heading = f"Results: {setting.name or 'four skills'}"
+        what = f"Four models and the skills {', '.join(setting.skills)}, {setting.what}."
+        written.section(heading, what, main_table(found, rounds), sentences(found, rounds))
+        if setting is not OVERLAP:
+            written.parts += [
+                "Final success on each skill, nodes that lacked it:",
+                skills_table(found, rounds, list(setting.skills)),
+            ]
+    if first := of_setting(results, FOUR):
+        plots(written, first, rounds, token_budget(first))
     return written
 
 
@@ -258,6 +322,18 @@ def figures(results: Results, rounds: int) -> list[Figure]:
     def add(name: str, value: float, unit: str, bar: str, *, lower: bool = False) -> None:
         found.append(Figure(name, value, unit, "lower" if lower else "higher", bar))
 
+    for setting in SETTINGS:
+        of_it, words = of_setting(results, setting), f", {setting.name or 'four skills'}"
+        if SHIPPED in of_it and ALONE in of_it:
+            bar = "≥ +150" if setting is FOUR else "> 0"
+            more = change(of_it, SHIPPED, ALONE, rounds)
+            add(f"as shipped against 8/0, cumulative reward at equal updates{words}", more, "%", bar)
+        if SHIPPED in of_it and "hacpo 4/4" in of_it:
+            more = change(of_it, SHIPPED, "hacpo 4/4", rounds)
+            add(f"as shipped against hacpo, cumulative reward at equal updates{words}", more, "%", "> 0")
+        if SHIPPED in of_it and setting is not OVERLAP:
+            lacked = over_seeds(of_it[SHIPPED], lambda r: final_success(r, rounds, lacked=True))
+            add(f"as shipped: final success on skills lacked{words}", lacked.mean, "", "≥ 0.6")
     if BEST in results and ALONE in results:
         add("4/4 against 8/0, cumulative reward at equal updates", change(results, BEST, ALONE, rounds), "%", "≥ +50")
     if BEST in results and CONTROL in results:
@@ -275,7 +351,7 @@ def figures(results: Results, rounds: int) -> list[Figure]:
     if BEST in results:
         loss = over_seeds(results[BEST], lambda r: kept(r, rounds))
         add("change on skills had, upper end of the interval", loss.high, "success", "≥ 0")
-        for rule in ("sapo", "f_tis"):
+        for rule in ("sapo", "f_tis", "hacpo"):
             if f"{rule} 4/4" in results:
                 more = change(results, BEST, f"{rule} 4/4", rounds)
                 add(f"learner-relative against {rule}, 4/4, cumulative reward", more, "%", "> 0")

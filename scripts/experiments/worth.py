@@ -69,7 +69,7 @@ EXPERIMENT: Final = Experiment(
     conditions=CONDITIONS,
     plan=plan,
     rounds=ROUNDS,
-    recipes=PAIRS,
+    recipes=lambda condition: PAIRS,
 )
 
 # One run at some processor second: values between two measurements are interpolated; after the last one, it holds.

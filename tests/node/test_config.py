@@ -218,6 +218,7 @@ def test_a_combination_without_a_meaning_is_refused_with_its_reason_and_its_plac
     "toml",
     [
         'loss = "gspo"\ncorrection = "sequence_tis"\nclip = 3e-4\nclip_high = 4e-4',
+        'loss = "gspo"\ncorrection = "hacpo"\nforeign_advantage = "capability"\nratio_floor = 0.0',
         'loss = "cispo"\nclip_high = 5.0\ncorrection = "ppo"',
         'correction = "ppo"\nclip_negative = 4.0',
         "steps = 2\nclip_negative = 4.0",

@@ -68,6 +68,16 @@ def without_time(result: RunResult) -> object:
     return (result.key, result.condition, result.seed, result.nodes)
 
 
+@pytest.mark.parametrize(("strangers", "influence"), [(False, 1.0), (True, 0.25)])
+def test_nodes_of_an_experiment_trust_each_other_unless_they_are_strangers(
+    strangers: bool, influence: float, tmp_path: Path
+) -> None:
+    found: list[float] = []
+    plan = small_plan(rounds=0, measure_at=(), strangers=strangers)
+    execute(plan, tmp_path, made=lambda node, _: found.append(node.state.influence.standings.influence("p", 1)))
+    assert found == [influence, influence]
+
+
 def test_two_nodes_learn_from_each_other_and_the_same_plan_is_the_same_run(tmp_path: Path) -> None:
     first, second = (execute(small_plan(), tmp_path) for _ in range(2))
     assert without_time(first) == without_time(second)

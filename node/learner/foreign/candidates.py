@@ -114,9 +114,14 @@ class ForeignCandidates:
         return groups
 
     def training_groups(
-        self, verified: Sequence[VerifiedGroup], rule: AdvantageRule, success: Callable[[str], float]
+        self,
+        verified: Sequence[VerifiedGroup],
+        rule: AdvantageRule,
+        success: Callable[[str], float],
+        capability_ratio: Callable[[str], float] = lambda peer: 1.0,
     ) -> list[TrainingGroup]:
-        """Returns the groups in the learner's own tokens; ``success`` is V_θ of a task."""
+        """Returns the groups in the learner's own tokens; ``success`` is V_θ of a task, ``capability_ratio`` κ of a
+        peer, for advantages by capability."""
         return [
             foreign_training_group(
                 each.foreign.group,
@@ -129,6 +134,7 @@ class ForeignCandidates:
                 success=success(each.prompt.ref.task),
                 context=self.context,
                 max_new_tokens=self.tasks[each.prompt.ref.task].max_new_tokens,
+                capability_ratio=capability_ratio(each.foreign.peer),
                 is_canonical=partial(_is_canonical, self.tasks[each.prompt.ref.task], each.prompt),
             )
             for each in verified

@@ -4,7 +4,8 @@
                use = mean R − V_θ(class)          for learner-relative advantages
                      std R · (1 − V_θ(class))     for group advantages, where a class that we master teaches little
                variety = 1/√(1 + groups taken from that peer),   closeness = 1/(1 + measured divergence / FAR_NATS)
-    "uniform"  SAPO's rule (arXiv 2509.08721): groups of equal rewards are dropped, any of the others are drawn
+    "uniform"  SAPO's rule (arXiv 2509.08721): groups of equal rewards are dropped, any of the others are drawn; for
+               advantages by capability none are dropped, since all of them say how capable a peer is
 
 Under "gain" groups that have not been used yet come first. Places that they leave go to groups used before, up to
 ``foreign_uses`` times in all, since one step rarely teaches a right answer to a prompt that the learner cannot do. No
@@ -72,7 +73,7 @@ def choose(
         if reason is None and pool.is_copy(key, pool.outlines[key], now_seconds):
             reason = ForeignOutcome.COPY
         if reason is None and research.foreign_choice == "uniform":
-            reason, use = _spread(group)
+            reason, use = _spread(group) if research.foreign_advantage != "capability" else (None, 0.0)
         elif reason is None:
             reason, use = _use(group, success(group.advert.prompt.task), research.foreign_advantage)
         if reason is not None:
@@ -109,7 +110,7 @@ def _unfit(
 
 def _use(group: SeenGroup, success: float, foreign_advantage: ForeignAdvantage) -> tuple[ForeignOutcome | None, float]:
     """Returns the reason to pass the group over, or None, and its use as defined above."""
-    if foreign_advantage == "group":
+    if foreign_advantage != "learner":
         reason, spread = _spread(group)
         return reason, spread * max(0.0, 1 - success)
     gain = learner_relative_gain(statistics.fmean(group.advert.rewards), success)

@@ -8,6 +8,7 @@ Within a group of G completions of one prompt, with rewards R:
     batch         A_i = (R_i − mean R) / (std of all rewards of the batch + 1e-4)
     min_variance  A_i = R_i − b*, b* = Σ ‖g_i‖² R_i / Σ ‖g_i‖²                 (VCPO; see ``baselines``)
     learner       A_i = max(R_i − V_θ, 0)                                      (for foreign groups)
+    capability    A_i = κ·(R_i − mean R / κ) / (std R + 1e-4)                  (for foreign groups; HACPO)
 
 MAD is the median of |R_i − median R|. With binary rewards it is 0 as soon as more than half are equal, and A would be
 of the order of 1000. Departures from MC-GRPO: in that case the unbiased std replaces MAD, and |A| is bounded. The paper
@@ -16,12 +17,20 @@ draws G + 1 samples so that the median is one of them, and drops that one; here 
 A foreign group's own mean says how a completion compares with its generator, not with the learner. Any function of the
 prompt is a valid baseline, so the learner's own success V_θ is used. The sampling policy is far away there, so the
 learner learns only from completions better than its own: the negative part is set to zero.
+
+HACPO (arXiv 2603.02604, equations 5 and 6; the authors' hacpo_core_algos.py) has κ = P_source / P_learner within .1 to
+10, P being the share of positive rewards, mean of the last 5 batches: mean R / κ is what the learner would have had on
+that prompt. As in the authors' code a group of equal rewards teaches nothing, and a baseline above 1 is replaced by the
+learner's own mean. Departures: a group is of one generator, since prompts differ from node to node, where the paper has
+all generators' completions of one prompt in one baseline and one std; so the learner's own mean is V_θ of the class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import statistics
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -32,6 +41,10 @@ from node.configuration import AdvantageMethod
 STD_EPSILON: Final = 1e-4
 MAD_EPSILON: Final = 1e-3
 MEDIAN_BOUND: Final = 5.0  # a single right answer among 26 has (1 − 0) / std = 5.1; a larger value says nothing new
+
+CAPABILITY_BATCHES: Final = 5
+MIN_CAPABILITY: Final = 1e-8
+MIN_CAPABILITY_RATIO, MAX_CAPABILITY_RATIO = 0.1, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,42 @@ def learner_relative_advantages(rewards: NDArray[np.float32], success: float) ->
 def learner_relative_gain(mean_reward: float, success: float) -> float:
     """How much better a group did than the learner does on that class of prompts; candidates are ranked by it."""
     return mean_reward - success
+
+
+def capability_advantages(rewards: NDArray[np.float32], ratio: float, success: float) -> NDArray[np.float32]:
+    """(G,) → (G,); zero throughout when all rewards are equal. ``ratio`` is κ, ``success`` V_θ of the class."""
+    if _all_equal(rewards):
+        return np.zeros(len(rewards), dtype=np.float32)
+    baseline = float(rewards.mean()) / ratio
+    centred = rewards - np.float32(success if baseline > 1 else baseline)
+    return np.asarray(ratio * centred / (rewards.std(ddof=1) + STD_EPSILON), dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """P of the learner and of each peer in the last batches, for advantages by capability. Not in checkpoints: a
+    continued run begins anew."""
+
+    batches: deque[Mapping[str, float]] = field(default_factory=lambda: deque(maxlen=CAPABILITY_BATCHES))
+
+    def observe(self, groups: Iterable[tuple[str, Sequence[float]]]) -> None:
+        """Adds one batch: the source and the rewards of each of its groups."""
+        rewards: dict[str, list[float]] = {}
+        for source, of_group in groups:
+            rewards.setdefault(source, []).extend(of_group)
+        self.batches.append({source: statistics.fmean(r > 0 for r in each) for source, each in rewards.items()})
+
+    def ratio(self, source: str, learner: str) -> float:
+        """Returns κ within its bounds; 1 where either is in none of the batches."""
+        of_source, of_learner = ([batch[name] for batch in self.batches if name in batch] for name in (source, learner))
+        if not of_source or not of_learner:
+            return 1.0
+        ratio = _capability(of_source) / _capability(of_learner)
+        return min(max(ratio, MIN_CAPABILITY_RATIO), MAX_CAPABILITY_RATIO)
+
+
+def _capability(shares: Sequence[float]) -> float:
+    return max(statistics.fmean(shares), MIN_CAPABILITY)
 
 
 def _all_equal(rewards: NDArray[np.float32]) -> bool:

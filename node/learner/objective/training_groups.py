@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from node.configuration import ObjectiveSection
 from node.learner.generation.own_rollouts import Rollout
-from node.learner.objective.advantages import AdvantageRule, learner_relative_advantages
+from node.learner.objective.advantages import AdvantageRule, capability_advantages, learner_relative_advantages
 from node.learner.objective.alignment import Alignment, align, text_alignment
 from node.learner.objective.batch import SELF, Baseline, TrainingCompletion, TrainingGroup, merged
 from node.learner.objective.weights import CORRECTIONS
@@ -89,23 +89,31 @@ def foreign_training_group(
     success: float,
     context: int,
     max_new_tokens: int,
+    capability_ratio: float = 1.0,
     is_canonical: Callable[[Completion], bool] = lambda completion: True,
 ) -> TrainingGroup:
     """Returns a checked foreign group in the learner's own tokens.
 
-    ``success`` is V_θ of the prompt's class, ``context`` the number of the model's positions, ``max_new_tokens`` the
-    task's limit, which holds for our own tokens too. A completion that the own tokenizer cannot write, or that does not
-    fit the context, is left out, but its reward counts in the group's mean. The same holds for a completion whose
-    claimed log-probabilities are impossible, unless ``unusable_logps`` takes it as text.
+    ``success`` is V_θ of the prompt's class, ``capability_ratio`` κ for advantages by capability, ``context`` the
+    number of the model's positions, ``max_new_tokens`` the task's limit, which holds for our own tokens too. A
+    completion that the own tokenizer cannot write, or that does not fit the context, is left out, but its reward counts
+    in the group's mean. The same holds for a completion whose claimed log-probabilities are impossible, unless
+    ``unusable_logps`` takes it as text.
 
     A completion that would be made likelier is left out, and its reason noted, unless it is worth copying: it
     ``is_canonical``, ended by itself, and is within the limit. Being right is not enough: what is copied is its every
     token, those around the answer too.
     """
     scores = np.array(rewards, dtype=np.float32)
-    relative = section.research.foreign_advantage == "learner"
-    advantages = learner_relative_advantages(scores, success) if relative else rule(scores)
-    pending = not relative and rule.method == "min_variance" and bool((advantages != 0).any())
+    baseline_of = section.research.foreign_advantage
+    relative = baseline_of == "learner"
+    if relative:
+        advantages = learner_relative_advantages(scores, success)
+    elif baseline_of == "capability":
+        advantages = capability_advantages(scores, capability_ratio, success)
+    else:
+        advantages = rule(scores)
+    pending = baseline_of == "group" and rule.method == "min_variance" and bool((advantages != 0).any())
     usable = usable_logps(group)
     other_tokenizer = group.tokenizer != tokens.fingerprint
     all_as_text = other_tokenizer and CORRECTIONS[section.correction].other_tokenizers_as_text

@@ -10,13 +10,20 @@
     sequence_mask   1 where A ≥ 0 or the mean over tokens of log μ − log π is at most .5, else 0   (DeepSeek-V3.2, TRL)
     decoupled_ppo   ρ·1[ρ ≤ C]                                 AReaL, with its cap on the behaviour weight
     ppo_ewma        ρ·1[1/C ≤ ρ ≤ C]                           PPO-EWMA revised (arXiv 2605.12070)
+    hacpo           s^(1+α)·1[1−δ ≤ s ≤ 1], s = exp(mean over the completion's tokens of log π − log μ), α = 1, δ = .2,
+                    for foreign completions; 1 for own         HACPO (arXiv 2603.02604, equation 59)
 
 ``CORRECTIONS`` holds each of them with the properties that other modules depend on. To add one, add its name to
 ``CorrectionName`` and its row here.
 
 All work on byte-aligned spans; the shortest span is a token. π_prox is the policy when the step began; ppo_ewma has
-an average of the last policies instead, and sequence_mask takes π_θ itself. With one step a batch π_prox is π_θ, and
-decoupled PPO is importance sampling that leaves out spans with ρ above C instead of truncating them.
+an average of the last policies instead, and sequence_mask and hacpo take π_θ itself. With one step a batch π_prox is
+π_θ, and decoupled PPO is importance sampling that leaves out spans with ρ above C instead of truncating them.
+
+HACPO clamps s to [1−δ, 1], so outside of it a completion has no gradient: a right answer that the learner would hardly
+ever write teaches nothing, as in F-TIS without a floor. With loss "gspo", foreign_advantage "capability", no floor and
+one step a batch this is its objective. Departures: the bound is not narrowed by .025 with every step after a batch's
+first; where tokenizers differ, both sums are divided by the learner's tokens; no KL term unless kl_weight asks for it.
 
 What is unbiased. Weights of whole completions, sequence_tis with nothing truncated: E_μ[w A ∇log π] is the on-policy
 gradient for any two tokenizers, as long as both write each text in one way only. Weights span by span, which all the
@@ -49,6 +56,8 @@ ICEPOP_RANGE: Final = (0.5, 5.0)
 MASKED_RANGE: Final = (0.5, 2.0)
 VETO_RATIO: Final = 1e-4
 SEQUENCE_MASK_NATS: Final = 0.5  # a token
+HACPO_ALPHA: Final = 1.0
+HACPO_DELTA: Final = 0.2
 NOWHERE: Final = torch.zeros((), dtype=torch.bool)
 
 
@@ -148,6 +157,15 @@ def _sequence_mask(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: T
     return Weights(kept[spans.sequence_of_span].to(log_ratios.dtype), _none_limited(log_ratios), kept)
 
 
+def _mean_ratio_in_range(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
+    """s^(1+α) throughout a foreign completion, or 0 where its mean ratio s is outside [1−δ, 1]; 1 in own ones."""
+    means = span_sums(log_ratios, spans.sequence_of_span, len(spans.lengths)) / spans.lengths  # (B,) log s
+    outside = spans.foreign & ((means < math.log(1 - HACPO_DELTA)) | (means > 0))
+    weights = torch.where(spans.foreign, ((1 + HACPO_ALPHA) * means.clamp(max=0.0)).exp(), 1.0)
+    each = spans.sequence_of_span
+    return Weights(torch.where(outside, 0.0, weights)[each], outside[each], ~outside)
+
+
 def _none_limited(log_ratios: Tensor) -> Tensor:
     return torch.zeros_like(log_ratios, dtype=torch.bool)
 
@@ -169,5 +187,6 @@ CORRECTIONS: Final[Mapping[CorrectionName, Correction]] = MappingProxyType(
         "sequence_mask": Correction(_sequence_mask, weighted=False, of_current_policy=True),
         "decoupled_ppo": Correction(_within(lambda cap: (0.0, cap))),
         "ppo_ewma": Correction(_within(lambda cap: (1 / cap, cap)), averages_proximal=True),
+        "hacpo": Correction(_mean_ratio_in_range, of_current_policy=True),
     }
 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from node.configuration import Config
 from node.engines.engine import Engine
@@ -17,7 +18,7 @@ from node.learner.answers.right_answers import IMITATION_RATE, of_others
 from node.learner.foreign.candidates import ForeignCandidates, VerifiedGroup
 from node.learner.influence.guard import Guard
 from node.learner.memory.phases import PhaseRunner
-from node.learner.objective.advantages import AdvantageRule
+from node.learner.objective.advantages import AdvantageRule, Capabilities
 from node.learner.objective.batch import SELF, TrainingGroup
 from node.learner.objective.training_groups import own_training_group
 from node.learner.round.record import RoundRecord
@@ -47,6 +48,7 @@ class RoundLearning:
     phases: PhaseRunner
     release: Callable[[], None]
     draws: Callable[[str, int], random.Random]
+    capabilities: Capabilities = field(default_factory=Capabilities)
 
     def learn(self, scored: ScoredRound, record: RoundRecord) -> tuple[BatchReport, list[VerifiedGroup]]:
         """Takes one optimizer step on own and foreign groups, and on own right answers of earlier rounds; then further
@@ -63,7 +65,11 @@ class RoundLearning:
         early = self.early.groups
         late = own[len(early) :]
         own_batch = [*early, *(own_training_group(each, scores.rewards, objective, rule) for each, scores in late)]
-        foreign_batch = self.foreign.training_groups(verified, rule, state.success.of)
+        if objective.research.foreign_advantage == "capability":
+            groups = [(SELF, scores.rewards) for _, scores in own]
+            self.capabilities.observe([*groups, *((each.foreign.peer, each.rewards) for each in verified)])
+        capability_ratio = partial(self.capabilities.ratio, learner=SELF)
+        foreign_batch = self.foreign.training_groups(verified, rule, state.success.of, capability_ratio)
         from_peers = [(each.foreign.peer, group) for each, group in zip(verified, foreign_batch, strict=True)]
         foreign_batch = self.guard.shaped(state.round + 1, own_batch, from_peers)
         self.foreign.report_use(verified, foreign_batch, record.foreign)

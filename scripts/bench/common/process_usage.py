@@ -39,3 +39,23 @@ def cpu_seconds(pid: int) -> float:
     # The second field of ``stat``, the name, may have spaces.
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:13]
     return (int(user) + int(system)) / _TICKS
+
+
+def tree_cpu_seconds(pid: int) -> float:
+    """Returns what a process, its descendants, and all those of them that have ended have used so far, user and system.
+    Raises ``OSError`` for a process that is gone."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(") ")[2].split()
+        except OSError:  # it has ended since
+            continue
+        parents[int(stat.parent.name)] = int(fields[1])
+        ticks[int(stat.parent.name)] = sum(map(int, fields[11:15]))  # its own, and of children that were waited for
+    if pid not in ticks:
+        raise ProcessLookupError(f"process {pid} has ended")
+    inside = {pid}
+    while more := {child for child, parent in parents.items() if parent in inside} - inside:
+        inside |= more
+    return sum(ticks[each] for each in inside) / _TICKS

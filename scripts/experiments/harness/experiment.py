@@ -52,6 +52,7 @@ class Condition:
     settings: Settings
     seeds_most: int | None = None  # of the seeds requested; None: all
     ablations: tuple[str, ...] = ()  # parts of the learner that are replaced: ``learner_ablations``
+    strangers: bool = False  # nodes have to earn their influence on each other, as at a node's defaults
 
     def seeds(self, wanted: int) -> int:
         return wanted if self.seeds_most is None else min(wanted, self.seeds_most)
@@ -93,12 +94,13 @@ def run_plan(
         measure_prompts=measuring.prompts,
         measure_samples=measuring.samples,
         ablations=condition.ablations,
+        strangers=condition.strangers,
     )
 
 
 @dataclass(frozen=True)
 class Experiment(Generic[R]):
-    """``plan(condition, seed, rounds)`` returns one run; ``recipes`` are the models that the runs need.
+    """``plan(condition, seed, rounds)`` returns one run; ``recipes`` returns the models that a condition's runs need.
     ``description`` is the docstring of the experiment's module."""
 
     name: str
@@ -106,7 +108,7 @@ class Experiment(Generic[R]):
     conditions: Sequence[Condition]
     plan: Callable[[Condition, int, int], ExperimentPlan[R]]
     rounds: int  # unless --rounds says otherwise
-    recipes: Sequence[models.SkillRecipe] = ()
+    recipes: Callable[[Condition], Sequence[models.SkillRecipe]] = lambda condition: ()
 
     def options(self) -> argparse.Namespace:
         parser = argparse.ArgumentParser(
@@ -148,14 +150,15 @@ class Experiment(Generic[R]):
         """
         root = options.results.parent / "models"
         try:
-            for recipe in () if options.finished else self.recipes:
-                models.ensure(recipe, root)
             plans = {
                 c.name: [self.plan(c, seed, options.rounds) for seed in range(c.seeds(options.seeds))]
                 for c in self.conditions
             }
             wanted = [n for n in plans if not options.only or any(fnmatch.fnmatchcase(n, p) for p in options.only)]
             wanted = [] if options.finished else wanted
+            needed = [recipe for c in self.conditions if c.name in wanted for recipe in self.recipes(c)]
+            for recipe in dict.fromkeys(needed):
+                models.ensure(recipe, root)
             # Seed by seed, so that an interrupted experiment has compared all conditions.
             in_order = [p for of_seed in zip_longest(*(plans[n] for n in wanted)) for p in of_seed if p is not None]
             run_all(in_order, options.results, root, jobs=options.jobs)

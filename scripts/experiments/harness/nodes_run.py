@@ -81,7 +81,7 @@ class ExperimentNode:
 
     def __init__(
         self, plan: NodePlan, config: Config, policy: Policy, engine: Engine, tasks: Mapping[str, Task],
-        member: SwarmMember | None, clock: Callable[[], float],
+        member: SwarmMember | None, clock: Callable[[], float], *, trusting: bool,
     ) -> None:  # fmt: skip
         self._plan, self.policy, self._tasks = plan, policy, tasks
         self.name, self.family = plan.name, policy.family
@@ -94,6 +94,7 @@ class ExperimentNode:
         self.replica: WaitingAverager | None = None
         if member is not None and "averaging" in plan.settings:
             self.replica = WaitingAverager(member, optimizer, policy.family, config, self._note, clock)
+        self.state = LearnerState(influence=InfluenceState(standings=Standings(trusting=trusting)))
         self._learner = learner_of(
             config,
             policy,
@@ -102,7 +103,7 @@ class ExperimentNode:
             self._scorer,
             self._intake,
             optimizer,
-            LearnerState(influence=InfluenceState(standings=Standings(trusting=True))),  # all of one experiment
+            self.state,
             report=lambda event: None,
             clock=clock,
             extras=Extras(averager=self.replica),
@@ -228,7 +229,8 @@ def execute(
             member = swarm.member(node_plan.name) if swarm is not None else None
             clock = swarm.now_seconds if swarm is not None else time.time
             engine = engine_of_node(config, policy, folder / "engines" / node_plan.name, stack)
-            node = ExperimentNode(node_plan, config, policy, engine, tasks, member, clock)
+            trusting = not plan.strangers
+            node = ExperimentNode(node_plan, config, policy, engine, tasks, member, clock, trusting=trusting)
             stack.callback(node.close)
             nodes.append(node)
             made(node, swarm)

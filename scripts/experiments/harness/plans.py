@@ -80,6 +80,7 @@ class RunPlan(Struct, frozen=True, omit_defaults=True):  # so that a field added
     measure_samples: int  # completions of each at temperature 1; 0 measures greedily alone
     parted_after: int | None = None  # rounds, from which on the nodes hear nothing of each other; None: never
     ablations: tuple[str, ...] = ()  # parts of the learner that are replaced: ``learner_ablations``
+    strangers: bool = False  # nodes have to earn their influence on each other, as at a node's defaults
 
     harness: ClassVar[str] = "scripts.experiments.harness.nodes_run"
 

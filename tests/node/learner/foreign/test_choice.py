@@ -331,3 +331,6 @@ def test_uniform_rule_drops_what_is_all_equal_and_takes_any_of_the_rest() -> Non
     assert all(150 < count < 250 for count in counts.values())  # 200 expected, standard deviation 11.5
     choice = choose(NOW, pool_of(*groups), TASKS, lambda _: 0.1, section, random.Random(0), UNIFORM)
     assert reasons(choice) == {"all_equal": 6}
+    by_capability = ResearchSection(foreign_choice="uniform", foreign_advantage="capability")
+    everything = LearnerSection(foreign_groups=12)
+    assert len(chosen_numbers(pool_of(*groups), everything, success=0.9, research=by_capability)) == 12

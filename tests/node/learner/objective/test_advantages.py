@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from node.configuration import AdvantageMethod
-from node.learner.objective.advantages import MEDIAN_BOUND, AdvantageRule, median_advantages
+from node.learner.objective.advantages import (
+    MEDIAN_BOUND,
+    AdvantageRule,
+    Capabilities,
+    capability_advantages,
+    median_advantages,
+)
 
 METHODS: tuple[AdvantageMethod, ...] = get_args(AdvantageMethod)
 
@@ -75,3 +81,36 @@ def test_advantages_are_finite_order_the_rewards_and_vanish_where_all_are_equal(
 def test_a_batch_of_one_reward_divides_by_nothing() -> None:
     assert AdvantageRule.of("batch", [[1.0]])(floats(1.0)).tolist() == [0.0]
     assert AdvantageRule.of("batch", [])(floats()).tolist() == []
+
+
+def test_a_more_capable_peers_group_is_held_against_what_the_learner_would_have_had() -> None:
+    """κ = 2: mean R / κ = .25; std of (1, 1, 0, 0) is √(1/3)."""
+    expected = 2 * np.array([0.75, 0.75, -0.25, -0.25]) / (np.sqrt(1 / 3) + 1e-4)
+    np.testing.assert_allclose(capability_advantages(floats(1, 1, 0, 0), 2.0, 0.1), expected, rtol=1e-6)
+
+
+def test_a_baseline_above_every_reward_gives_way_to_the_learners_own_success() -> None:
+    """κ = .4: mean R / κ = .75 / .4 > 1."""
+    rewards = floats(1, 1, 1, 0)
+    expected = 0.4 * (rewards - 0.9) / (0.5 + 1e-4)
+    np.testing.assert_allclose(capability_advantages(rewards, 0.4, 0.9), expected, rtol=1e-5)
+
+
+def test_capability_gives_a_group_of_equal_rewards_no_signal() -> None:
+    assert not capability_advantages(floats(1, 1, 1), 3.0, 0.0).any()
+
+
+def test_capability_is_the_share_of_positive_rewards_over_the_last_five_batches() -> None:
+    found = Capabilities()
+    assert found.ratio("p", "self") == 1.0
+    found.observe([("self", [1.0, 0.0]), ("p", [1.0]), ("self", [0.0, 0.0])])  # own .25, p's 1
+    assert found.ratio("p", "self") == pytest.approx(4.0)
+    found.observe([("self", [0.3, 0.0, 0.0, 0.2])])  # own .5; p keeps what it had
+    assert found.ratio("p", "self") == pytest.approx(1 / 0.375)
+    assert found.ratio("q", "self") == 1.0
+    for _ in range(5):
+        found.observe([("self", [1.0]), ("p", [0.0])])
+    assert found.ratio("p", "self") == 0.1
+    assert found.ratio("self", "p") == 10.0
+    found.observe([("q", [0.0])])
+    assert found.ratio("q", "p") == 1.0  # neither ever had a reward

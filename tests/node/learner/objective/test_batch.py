@@ -60,6 +60,7 @@ def foreign(
         success=0.25,
         context=64,
         max_new_tokens=64,
+        capability_ratio=2.0,
     )
 
 
@@ -111,6 +112,9 @@ def test_advantages_of_foreign_groups_are_against_the_learner_or_among_themselve
     among = foreign(sent, [1.0, 1.0, 0.0], foreign_advantage="group", advantage="mean")
     assert [c.advantage for c in among.completions] == pytest.approx([1 / 3, 1 / 3, -2 / 3])
     assert (among.tokens, among.size) == (6, 3)
+    capable = foreign(sent, [1.0, 1.0, 0.0], foreign_advantage="capability")  # mean 2/3, κ = 2, std √(1/3)
+    expected = [2 * (r - 1 / 3) / (3**-0.5 + 1e-4) for r in (1.0, 1.0, 0.0)]
+    assert [c.advantage for c in capable.completions] == pytest.approx(expected)
 
 
 def test_completions_without_advantage_are_kept_for_the_kl_term_and_teach_nothing_else() -> None:

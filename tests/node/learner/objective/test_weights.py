@@ -99,6 +99,33 @@ def test_sequence_mask_drops_bad_completions_far_away_by_their_mean_distance() -
     assert found.kept.tolist() == [False, True, True]
 
 
+def test_hacpo_weighs_foreign_completions_by_their_squared_mean_ratio_between_its_bounds() -> None:
+    """Mean ratios s = √(.9·.9) = .9, √(1·.81) = .9, √(.6·.6) = .6 < .8, √(2·1) > 1: s² inside, nothing outside."""
+    ratios = [[0.9, 0.9], [1.0, 0.81], [0.6, 0.6], [2.0, 1.0]]
+    found = weights_of(ratios, [1.0, -1.0, 1.0, -1.0], peer="p", correction="hacpo")
+    torch.testing.assert_close(found.values, torch.tensor([0.81, 0.81, 0.81, 0.81, 0, 0, 0, 0]))
+    assert found.kept.tolist() == [True, True, False, False]
+    assert weights_of(ratios, [1.0] * 4, correction="hacpo").values.tolist() == [1.0] * 8  # own
+
+
+def test_hacpo_agrees_with_the_gradient_of_its_published_objective() -> None:
+    """Of clamp(s, .8, 1) · sg(clamp(s, .8, 1))^α · κ · A, mean over completions, s from mean log-probabilities."""
+    behaviour = [[-1.0, -0.5], [-0.2, -0.4, -0.3], [-0.1], [-2.0, -2.0]]
+    advantages = [1.3, -0.7, 2.0, 0.4]  # κ is in them
+    values = torch.tensor([-1.1, -0.6, -0.3, -0.35, -0.45, -0.9, -1.0, -1.0])
+    published = values.clone().requires_grad_()
+    rows = torch.split(published, [2, 3, 1, 2])
+    s = torch.stack([(row.mean() - torch.tensor(mu).mean()).exp() for row, mu in zip(rows, behaviour, strict=True)])
+    s = s.clamp(0.8, 1.0)
+    (-(s * s.detach() * torch.tensor(advantages)).mean()).backward()
+    ours = values.clone().requires_grad_()
+    batch = RaggedSpans.of([completion(mu, a, peer="p") for mu, a in zip(behaviour, advantages, strict=True)])
+    keys = section(correction="hacpo", loss="gspo", clip=3e-4, clip_high=4e-4)
+    objective_loss(ours, torch.zeros(8), batch, keys, BatchTotals(8, 4, 3))[0].backward()
+    assert published.grad is not None and published.grad.count_nonzero() == 5  # the last two are out of bounds
+    torch.testing.assert_close(ours.grad, published.grad)
+
+
 @pytest.mark.parametrize("correction", ["byte_aligned", "f_tis", "token_tis", "icepop", "masked_is", "decoupled_ppo"])
 def test_floor_raises_what_is_rare_in_good_foreign_completions_alone(correction: str) -> None:
     keys: dict[str, Any] = {"correction": correction, "ratio_floor": 0.7}

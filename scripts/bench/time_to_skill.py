@@ -1,0 +1,545 @@
+"""How long until a model has learnt, against what people would use instead: success over processor seconds.
+
+The same model, tasks, limit of tokens, threads and processor seconds for each contender, in turn:
+
+  starling  a whole node as shipped (``starling up`` with no setting of learning), alone; all of its processes count
+  trl       TRL 1.16's GRPOTrainer
+  genrl     the GRPO trainer of gensyn-genrl 0.3.0, the reference implementation of SAPO (arXiv 2509.08721)
+
+Contenders get their best: every rate and batch is tried with one seed for ``--tune-seconds``, and the largest area
+under the curve is run with the others. Success is the mean reward at temperature 1 over the default swarm's tasks, on
+held-out questions (``node.tasks.split``), as ``starling eval`` measures it, of the weights as they were at that time;
+measuring costs nobody time. Contenders train on the same questions; ours draws its own, none of them held out.
+Processor seconds are those of all processes from their start on, imports included.
+
+Finished runs are kept in ``.experiments/time_to_skill``: the same command goes on where it was interrupted. It writes
+its results into docs/against.md, with curves as JSON and SVG beside it.
+
+    python -m scripts.bench.time_to_skill --against trl,genrl [--models wren] [--seeds 5] [--seconds 240] [--json]
+
+``--against`` makes a virtual environment for each contender (1.5 GB), the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from transformers import AutoTokenizer
+
+from node.checkpoints import checkpoints
+from node.compute_environment import without_compute_settings
+from node.configuration import PolicySection, TasksSection
+from node.engines.torch import TorchEngine
+from node.evaluation.evaluation import SAMPLES, mean_rewards
+from node.evaluation.restored import FoundCheckpoint, load_untrained, restore
+from node.learner.objective.forward import Network
+from node.policy.model_files import model_folder
+from node.policy.policy import Policy
+from node.tasks.registry import load_tasks
+from node.tasks.scorer import Scorer
+from node.tasks.split import Part, held_out_prompts, training_prompt
+from scripts import REPOSITORY
+from scripts.bench.common.process_usage import tree_cpu_seconds
+from scripts.bench.common.processes import ensure_compute_environment, started_node
+from scripts.bench.common.reporting import Figure, figures_parser, machine, report
+from scripts.bench.contenders.environments import GENRL_PYTHON, TRL_PYTHON, prepare_genrl, prepare_trl
+from scripts.experiments.reports.intervals import estimate
+from scripts.experiments.reports.plots import Line, line_plot
+from scripts.experiments.reports.report_document import table
+
+MODELS: Final = ("wren", "robin", "finch")
+CONTENDERS: Final[Mapping[str, tuple[Path, Callable[[], None]]]] = {
+    "trl": (TRL_PYTHON, prepare_trl),
+    "genrl": (GENRL_PYTHON, prepare_genrl),
+}
+OURS: Final = "starling"
+RATES: Final = (1e-4, 3e-4, 1e-3)
+BATCHES: Final = (64, 128, 256)  # completions of one step
+COMPLETIONS: Final = 8  # of a question, for contenders: TRL's default
+QUESTIONS: Final = 4096  # that contenders draw from, of all tasks in turn
+PARTS: Final = 8  # of a run's seconds; the weights are kept after each
+TUNING_PARTS: Final = 3
+ROUNDS_A_CHECKPOINT: Final = 10  # of ours, so that there are weights to measure; the default is 50
+PROMPTS: Final = 64  # held-out, of each task
+GOALS: Final = (0.4, 0.5)
+VERSION: Final = 1  # of the runs that are kept
+TUNING_SEED: Final = 1000
+PAGE: Final = REPOSITORY / "docs" / "against.md"
+RESULTS: Final = "\n## Results\n"
+
+
+class Point(Struct, frozen=True):
+    """Success of the weights that a run had after so many processor seconds."""
+
+    seconds: float
+    steps: int
+    completions: int  # trained on until then
+    success: float
+
+
+class Run(Struct, frozen=True):
+    contender: str
+    model: str
+    rate: float | None  # None: as shipped
+    batch: int | None
+    seed: int
+    seconds: float  # allowed
+    load: float  # mean of the machine over the last minute, at the end
+    points: list[Point]
+    error: str = ""  # why there is no more
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run to do, or done."""
+
+    contender: str
+    model: str
+    rate: float | None
+    batch: int | None
+    seed: int
+    seconds: float
+    threads: int
+    parts: int = PARTS
+
+    @property
+    def path(self) -> Path:
+        shape = json.dumps([VERSION, PROMPTS, QUESTIONS, COMPLETIONS, *self.__dict__.values()])
+        key = hashlib.sha256(shape.encode()).hexdigest()[:12]
+        settings = "" if self.rate is None else f".{self.rate:g}.{self.batch}"
+        folder = REPOSITORY / ".experiments" / "time_to_skill"
+        return folder / f"{self.contender}.{self.model}{settings}.seed{self.seed}.{key}.json"
+
+
+# Measuring
+
+
+class Judge:
+    """Measures weights on held-out questions. A context manager: rewards are computed in a process of their own."""
+
+    def __init__(self) -> None:
+        self._tasks = load_tasks(TasksSection())
+        self._asked = held_out_prompts(self._tasks, Part.TEST, PROMPTS)
+        self._scorer = Scorer(TasksSection())
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scorer.close()
+
+    def of_folder(self, model: str, folder: Path | None) -> float:
+        """Returns the success of a model in ``folder``, with the tokenizer of ``model``; None: of that model itself."""
+        if folder is None:
+            return self._success(Policy.load(_section(model)))
+        AutoTokenizer.from_pretrained(model_folder(f"builtin:{model}")).save_pretrained(folder)
+        return self._success(Policy.load(PolicySection(model=str(folder), device="cpu", dtype="float32")))
+
+    def of_checkpoint(self, model: str, checkpoint: Path) -> float:
+        found = FoundCheckpoint(checkpoint, checkpoints.read(checkpoint))
+        policy = load_untrained(_section(model), found)
+        restore(policy, found)
+        return self._success(policy)
+
+    def _success(self, policy: Policy) -> float:
+        engine, context = TorchEngine(policy, rows=128, seed=0), Network.of(policy.model).context
+        how: dict[str, Any] = {"samples": SAMPLES, "temperature": 1.0, "seed": 0, "context": context}
+        return statistics.fmean(
+            mean_rewards(policy.tokens, engine, self._scorer, self._tasks, self._asked, **how).values()
+        )
+
+
+def _section(model: str) -> PolicySection:
+    return PolicySection(model=f"builtin:{model}", device="cpu", dtype="float32")
+
+
+def training_questions(seed: int) -> list[tuple[str, int, str]]:
+    """Returns task, seed and text of ``QUESTIONS`` prompts, the tasks in turn; none of them is held out."""
+    tasks = list(load_tasks(TasksSection()).values())
+    prompts = [training_prompt(tasks[n % len(tasks)], seed * QUESTIONS * 64 + n) for n in range(QUESTIONS)]
+    return [(each.ref.task, each.ref.seed, each.text) for each in prompts]
+
+
+# Running
+
+
+def run(planned: Planned, judge: Judge) -> Run:
+    """Runs ``planned`` and measures the weights that it left. An error of a contender is part of the result."""
+    with tempfile.TemporaryDirectory(prefix="skill-") as folder:
+        begun = Point(0.0, 0, 0, judge.of_folder(planned.model, None))
+        how = _ours if planned.contender == OURS else _contender
+        points, error = how(planned, Path(folder), judge)
+    load = round(os.getloadavg()[0], 1)
+    fields = (planned.contender, planned.model, planned.rate, planned.batch, planned.seed, planned.seconds)
+    return Run(*fields, load, [begun, *points], error)
+
+
+def _ours(planned: Planned, folder: Path, judge: Judge) -> tuple[list[Point], str]:
+    saved: list[tuple[float, int, Path]] = []
+    settings = {"seed": planned.seed, "checkpoint.every_rounds": ROUNDS_A_CHECKPOINT, "checkpoint.keep": 10_000}
+    flags = [f"--set={key}={value}" for key, value in settings.items()]
+    completions = 0
+    of_round: dict[int, int] = {0: 0}
+    with started_node(folder / "home", f"--model=builtin:{planned.model}", *flags, stderr=subprocess.PIPE) as node:
+        assert node.stdin is not None and node.stdout is not None and node.stderr is not None
+        said: list[bytes] = []
+        listening = threading.Thread(target=lambda: said.extend(node.stderr), daemon=True)  # type: ignore[arg-type]
+        listening.start()
+        try:
+            for line in node.stdout:
+                event, used = json.loads(line), tree_cpu_seconds(node.pid)
+                if event["event"] == "round":
+                    completions += sum(event["completions_by_task"].values())
+                    of_round[event["round"]] = completions
+                elif event["event"] == "checkpoint":
+                    saved.append((used, event["round"], Path(event["path"])))
+                    _progress(planned, used)
+                if used >= planned.seconds:
+                    break
+        finally:
+            node.stdin.close()
+            threading.Thread(target=node.stdout.read, daemon=True).start()  # a node whose output is not read stops
+            status = node.wait()
+        listening.join()
+    error = "" if saved else f"exit status {status}: {b''.join(said[-3:]).decode(errors='replace')}"
+    kept = saved[:: max(1, len(saved) // planned.parts)]
+    kept += saved[-1:] if kept[-1:] != saved[-1:] else []
+    points = [
+        Point(used, number, of_round.get(number, completions), judge.of_checkpoint(planned.model, path))
+        for used, number, path in kept
+        if path.exists() and used <= 1.1 * planned.seconds
+    ]
+    return points, error
+
+
+def _contender(planned: Planned, folder: Path, judge: Judge) -> tuple[list[Point], str]:
+    python, _ = CONTENDERS[planned.contender]
+    tasks = load_tasks(TasksSection())
+    job = {
+        "model": str(model_folder(f"builtin:{planned.model}")),
+        "prompts": training_questions(planned.seed),
+        "rate": planned.rate,
+        "batch": planned.batch,
+        "completions": COMPLETIONS,
+        "seed": planned.seed,
+        "longest": max(task.max_new_tokens for task in tasks.values()),
+        "threads": planned.threads,
+        "seconds": planned.seconds,
+        "parts": planned.parts,
+        "folder": str(folder),
+        "rewards": [sys.executable, "-m", "scripts.bench.contenders.reward_process"],
+    }
+    (folder / "job.json").write_text(json.dumps(job))
+    command = [
+        str(python),
+        "-m",
+        "scripts.bench.contenders.skill_contender",
+        planned.contender,
+        str(folder / "job.json"),
+    ]
+    environment = {**without_compute_settings(os.environ), "WANDB_MODE": "disabled"}
+    written: list[dict[str, Any]] = []
+    with (folder / "errors").open("w+") as errors:
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": errors, "text": True, "env": environment}
+        with subprocess.Popen(command, cwd=REPOSITORY, **pipes) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith('{"seconds"'):  # libraries print too
+                    written.append(json.loads(line))
+                    _progress(planned, written[-1]["seconds"])
+        errors.seek(0)
+        last = errors.read().strip().splitlines()[-1:]
+    error = "" if process.returncode == 0 else f"exit status {process.returncode}: {''.join(last)}"
+    assert planned.batch is not None
+    points = [
+        Point(
+            each["seconds"],
+            each["steps"],
+            each["steps"] * planned.batch,
+            judge.of_folder(planned.model, Path(each["folder"])),
+        )
+        for each in written
+    ]
+    return points, error
+
+
+def _progress(planned: Planned, used: float) -> None:
+    settings = "" if planned.rate is None else f", rate {planned.rate:g}, batch {planned.batch}"
+    what = f"{planned.contender}, {planned.model}{settings}, seed {planned.seed}"
+    print(f"{what}: {used:.0f} of {planned.seconds:g} processor seconds", file=sys.stderr, flush=True)
+
+
+def kept_or_run(planned: Planned, judge: Judge) -> Run:
+    """Returns the run, from its file where there is one. One that ended with an error is not kept."""
+    if planned.path.exists():
+        return msgspec.json.decode(planned.path.read_bytes(), type=Run)
+    done = run(planned, judge)
+    success = f"success {done.points[0].success:.3f} to {done.points[-1].success:.3f}"
+    _progress(planned, done.points[-1].seconds)
+    print(f"  {success}, load {done.load}{', ' * bool(done.error)}{done.error}", file=sys.stderr, flush=True)
+    if not done.error:
+        planned.path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = planned.path.with_suffix(".part")
+        unfinished.write_bytes(msgspec.json.encode(done))
+        unfinished.rename(planned.path)
+    return done
+
+
+# What a curve says
+
+
+def success_at(points: Sequence[Point], at: float, by: Callable[[Point], float] = lambda p: p.seconds) -> float:
+    """Returns the success after ``at`` seconds, or what ``by`` measures: interpolated, and constant after the end."""
+    for before, after in itertools.pairwise(points):
+        if at <= by(after):
+            part = (at - by(before)) / ((by(after) - by(before)) or 1.0)
+            return before.success + part * (after.success - before.success)
+    return points[-1].success
+
+
+def area(points: Sequence[Point], seconds: float) -> float:
+    """Returns the mean success over the first ``seconds``: ∫ success dt / seconds."""
+    ends = sorted({0.0, seconds, *(point.seconds for point in points if point.seconds < seconds)})
+    values = [success_at(points, at) for at in ends]
+    steps = zip(itertools.pairwise(ends), itertools.pairwise(values), strict=True)
+    return sum((to - since) * (first + last) / 2 for (since, to), (first, last) in steps) / seconds
+
+
+def seconds_until(points: Sequence[Point], goal: float) -> float:
+    """Returns the seconds until success was first ``goal``, interpolated; infinity where it never was."""
+    for before, after in itertools.pairwise(points):
+        if after.success >= goal > before.success:
+            part = (goal - before.success) / (after.success - before.success)
+            return before.seconds + part * (after.seconds - before.seconds)
+    return 0.0 if points[0].success >= goal else math.inf
+
+
+def last_fifth(points: Sequence[Point], completions: int) -> float:
+    """Returns the mean success over the last fifth of the first ``completions``."""
+    grid = [completions * (0.8 + 0.2 * n / 20) for n in range(21)]
+    return statistics.fmean(success_at(points, at, lambda p: p.completions) for at in grid)
+
+
+# The whole comparison
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The runs of one model; ``tried`` are those that chose each contender's rate and batch."""
+
+    model: str
+    runs: Mapping[str, Sequence[Run]]
+    tried: Mapping[str, Sequence[Run]]
+
+
+def compared(model: str, options: argparse.Namespace, judge: Judge) -> Compared:
+    """Tunes the contenders, then runs all in turn, seed by seed."""
+    tried: dict[str, list[Run]] = {}
+    best: dict[str, tuple[float | None, int | None]] = {OURS: (None, None)}
+    pairs = list(itertools.product(options.rates, options.batches))
+    for name in options.against:
+        best[name] = pairs[0]
+        if len(pairs) == 1:
+            continue
+        shared = (TUNING_SEED, options.tune_seconds, options.threads, TUNING_PARTS)
+        tried[name] = [kept_or_run(Planned(name, model, *pair, *shared), judge) for pair in pairs]
+        chosen = max(tried[name], key=lambda each: (not each.error, area(each.points, options.tune_seconds)))
+        best[name] = chosen.rate, chosen.batch
+        print(f"{name}, {model}: rate {chosen.rate:g}, batch {chosen.batch}", file=sys.stderr, flush=True)
+    runs: dict[str, list[Run]] = {name: [] for name in best}
+    for seed, name in itertools.product(range(options.seeds), best):
+        planned = Planned(name, model, *best[name], seed, options.seconds, options.threads)
+        runs[name].append(kept_or_run(planned, judge))
+    return Compared(model, runs, tried)
+
+
+def median_text(values: Sequence[float], digits: int = 0) -> str:
+    """Returns the median with the least and the greatest value; "never" for infinity."""
+
+    def text(value: float) -> str:
+        return f"{value:.{digits}f}" if math.isfinite(value) else "never"
+
+    spread = f" ({text(min(values))} to {text(max(values))})" if len(values) > 1 else ""
+    return f"{text(statistics.median(values))}{spread}"
+
+
+def results_table(found: Compared, seconds: float) -> str:
+    rows = []
+    for name, runs in found.runs.items():
+        points = [run.points for run in runs]
+        settings = "as shipped" if runs[0].rate is None else f"rate {runs[0].rate:g}, batch {runs[0].batch}"
+        ends = [of_run[-1].success for of_run in points]
+        rows.append(
+            [
+                name,
+                settings,
+                ", ".join(str(run.seed) for run in runs),
+                median_text([area(of_run, seconds) for of_run in points], 3),
+                *(median_text([seconds_until(of_run, goal) for of_run in points]) for goal in GOALS),
+                median_text(ends, 3),
+                median_text([float(of_run[-1].completions) for of_run in points]),
+                median_text([run.load for run in runs], 1),
+            ]
+        )
+    header = (
+        f"contender | settings | seeds | mean success over {seconds:g} s | s until {GOALS[0]:g} | s until {GOALS[1]:g} "
+        "| success at the end | completions | load"
+    )
+    return table(header.split(" | "), rows)
+
+
+def tuning_table(found: Compared, seconds: float) -> str:
+    batches = sorted({run.batch or 0 for runs in found.tried.values() for run in runs})
+    rows = []
+    for name, runs in found.tried.items():
+        for rate in sorted({run.rate or 0.0 for run in runs}):
+            of_rate = {run.batch: run for run in runs if run.rate == rate}
+            cells = [of_rate[batch].error or f"{area(of_rate[batch].points, seconds):.3f}" for batch in batches]
+            rows.append([name, f"{rate:g}", *cells])
+    return table(["contender", "rate", *(f"batch {batch}" for batch in batches)], rows)
+
+
+def picture(found: Compared, seconds: float) -> str:
+    grid = [seconds * n / 40 for n in range(41)]
+    lines = []
+    for name, runs in found.runs.items():
+        estimates = [estimate([success_at(run.points, at) for run in runs]) for at in grid]
+        many = len(runs) > 1
+        low, high = ([getattr(each, end) for each in estimates] if many else [] for end in ("low", "high"))
+        lines.append(Line(name, grid, [each.mean for each in estimates], low, high))
+    title = f"{found.model}: success on held-out questions"
+    return line_plot(title, lines, x_label="processor seconds", y_label="success", y_range=(0.0, 1.0))
+
+
+def written_page(all_found: Sequence[Compared], options: argparse.Namespace) -> Path:
+    """Writes the results into the page, under what a person wrote there, and the curves beside it."""
+    flags = {
+        "against": ",".join(options.against),
+        "models": ",".join(options.models),
+        "rates": _joined(options.rates),
+        "batches": _joined(options.batches),
+        "seeds": options.seeds,
+        "seconds": f"{options.seconds:g}",
+        "tune-seconds": f"{options.tune_seconds:g}",
+    }
+    command = " ".join(["python -m scripts.bench.time_to_skill", *(f"--{key} {value}" for key, value in flags.items())])
+    parts = [
+        f"Written by `{command}` on {machine()}; {options.threads} thread{'s' * (options.threads != 1)} a process. "
+        "Medians, with the least and the greatest value over seeds."
+    ]
+    for found in all_found:
+        PAGE.with_name(f"against-{found.model}.svg").write_text(picture(found, options.seconds), encoding="utf-8")
+        parts += [
+            f"### {found.model}",
+            results_table(found, options.seconds),
+            f"![{found.model}: success over processor seconds](against-{found.model}.svg)",
+        ]
+        if found.tried:
+            parts += [
+                f"Tuned with one seed, {options.tune_seconds:g} processor seconds each: mean success over them.",
+                tuning_table(found, options.tune_seconds),
+            ]
+    curves = {found.model: msgspec.to_builtins(found.runs) for found in all_found}
+    PAGE.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(curves), indent=1) + b"\n")
+    head = PAGE.read_text(encoding="utf-8").partition(RESULTS)[0] if PAGE.exists() else "# Against others\n"
+    PAGE.write_text(head + RESULTS + "\n" + "\n\n".join(parts) + "\n", encoding="utf-8")
+    return PAGE
+
+
+def _joined(values: Sequence[float]) -> str:
+    return ",".join(f"{value:g}" for value in values)
+
+
+def figures_of(found: Compared, seconds: float) -> Iterator[Figure]:
+    """Yields medians over seeds, and what is compared with a bar."""
+    medians: dict[tuple[str, float], float] = {}
+    for name, runs in found.runs.items():
+        what = f"{found.model}, {name}"
+        areas = [area(run.points, seconds) for run in runs]
+        yield Figure(f"{what}: mean success over {seconds:g} processor seconds", statistics.median(areas), "", "higher")
+        yield Figure(f"{what}: at the end", statistics.median(r.points[-1].success for r in runs), "", "higher")
+        for goal in GOALS:
+            median = medians[name, goal] = statistics.median(seconds_until(run.points, goal) for run in runs)
+            if math.isfinite(median):
+                yield Figure(f"{what}: until {goal:g}", median, "s", "lower")
+    for goal in GOALS:
+        others = min((medians[name, goal] for name in found.runs if name != OURS), default=math.inf)
+        if math.isfinite(others) and math.isfinite(medians[OURS, goal]):
+            ratio = medians[OURS, goal] / others
+            yield Figure(f"{found.model}: until {goal:g}, against the better contender", ratio, "×", "lower", "≤ 1/5")
+    if "trl" in found.runs:
+        pairs = list(zip(found.runs[OURS], found.runs["trl"], strict=True))
+        equal = [min(a.points[-1].completions, b.points[-1].completions) for a, b in pairs]
+        apart = [
+            last_fifth(ours.points, n) - last_fifth(theirs.points, n)
+            for (ours, theirs), n in zip(pairs, equal, strict=True)
+        ]
+        name = f"{found.model}: last fifth at equal completions, less TRL's"
+        yield Figure(name, statistics.fmean(apart), "", "higher", "within 0.03")
+
+
+def parsed() -> argparse.Namespace:
+    parser = figures_parser(__doc__)
+
+    def listed(known: Sequence[str]) -> Callable[[str], list[str]]:
+        def of(text: str) -> list[str]:
+            wanted = [name for name in text.split(",") if name]
+            if unknown := [name for name in wanted if name not in known]:
+                raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+            return wanted
+
+        return of
+
+    parser.add_argument("--against", type=listed(tuple(CONTENDERS)), default=[], metavar="trl,genrl")
+    parser.add_argument("--models", type=listed(MODELS), default=list(MODELS), metavar="wren,robin,finch")
+
+    def numbers(text: str) -> list[float]:
+        return [float(each) for each in text.split(",")]
+
+    parser.add_argument("--rates", type=numbers, default=list(RATES), help="contenders' learning rates that are tried")
+    parser.add_argument(
+        "--batches", type=numbers, default=list(BATCHES), help="and completions of one step; one of each is not tuned"
+    )
+    parser.add_argument("--seeds", type=int, default=5, help="runs of each contender (default 5)")
+    parser.add_argument("--seconds", type=float, default=240.0, help="processor seconds of each (default 240)")
+    parser.add_argument("--tune-seconds", type=float, default=60.0, help="of each rate and batch (default 60)")
+    parser.add_argument("--threads", type=int, default=1, help="of each process (default 1)")
+    options = parser.parse_args()
+    options.batches = [int(batch) for batch in options.batches]
+    if min(options.seeds, options.threads) < 1 or min(options.seconds, options.tune_seconds) <= 0:
+        parser.error("--seeds, --threads, --seconds and --tune-seconds are above 0")
+    return options
+
+
+def main() -> None:
+    options = parsed()
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)
+    ensure_compute_environment()
+    for name in options.against:
+        CONTENDERS[name][1]()
+    with ExitStack() as stack:
+        judge = stack.enter_context(Judge())
+        found = [compared(model, options, judge) for model in options.models]
+    print(f"written: {written_page(found, options)}", file=sys.stderr)
+    report("time_to_skill", [f for each in found for f in figures_of(each, options.seconds)], as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()
