@@ -258,7 +258,6 @@ README_ROWS: Final = (
         "",
         "{mixed: starling / transformers|.1f} ×",
     ),
-    Row("a learner step on real rewards, against TRL 1.16", "learner_step", "", "{rewarded: starling / trl|.0f} ×"),
     Row(
         "a new member of a private cluster, from invite to its first foreign rollout used",
         "cluster",
