@@ -13,15 +13,13 @@ def swarms(lists: ListOption = None, home: HomeOption = None, as_json: JsonOptio
     anybody can host, signed by the key of a node (starling swarm publish). It
     is kept, so that its swarms can be joined by their names later. Whether to
     trust the signer is for you to judge: a key that is new here is called so.
-    No address is dialled before you join.
+    No address is dialled before you join, with starling up and the swarm's name.
 
     Examples:
 
     starling swarms
 
     starling swarms --list https://example.org/swarms.list
-
-    starling up --swarm lark
     """
     from node.cli.meeting import known_swarms, swarm_lines
 

@@ -187,7 +187,6 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
     # Which tokens are real is known here: a mask on the device would have to be read back to know how many they are.
     ends = [row * prompt_ids.shape[1] + len(prompt) - 1 for row, prompt in enumerate(micro_batch.prompts)]
     last_hidden = prompt_hidden.flatten(0, 1).index_select(0, sent(torch.tensor(ends), device))  # (K, D)
-    prompt_lengths = sent(torch.tensor([len(prompt) for prompt in micro_batch.prompts]), device)  # (K,)
     del prompt_hidden
     starts = np.cumsum([0, *(len(c.token_ids) for c in micro_batch.completions)])
     places, hidden = list[NDArray[np.int64]](), list[Tensor]()
@@ -200,8 +199,9 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
             before = [len(micro_batch.prompts[micro_batch.prompt_of[row]]) for row in rows]
             row_lengths = None
             if network.by_lengths:
-                later_tokens = sent(torch.tensor([len(answer) - 1 for answer in answers]), device)  # (B,)
-                row_lengths = RowLengths.of(prompt_of, later_tokens, prompt_lengths)
+                own = torch.tensor([len(answer) - 1 for answer in answers])  # (B,)
+                of_prompts = torch.tensor([len(prompt) for prompt in micro_batch.prompts])  # (K,)
+                row_lengths = RowLengths.of(prompt_of, sent(own, device), sent(of_prompts, device))
             cache = PassCache(prompt_cache, PromptRows(prompt_of, max(before), row_lengths))
             # The last token needs no forward pass: nothing follows it.
             ids = sent(_right_padded([answer.tolist() for answer in answers])[:, :-1], device)  # (B, T-1)

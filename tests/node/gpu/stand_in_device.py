@@ -266,7 +266,7 @@ def install(kind: str) -> None:
     torch._C._set_only_lift_cpu_tensors(True)  # ``torch.tensor(…, device=…)`` makes it in main memory, and copies it
     _let_backward_passes_call_functions()
     _trace_in_pools()
-    properties = SimpleNamespace(multi_processor_count=8, total_memory=80 << 30)
+    properties = SimpleNamespace(multi_processor_count=8, total_memory=80 << 30, major=9, minor=0)
     answers: Mapping[str, object] = {
         "_lazy_init": None,
         "is_available": True,

@@ -32,6 +32,7 @@ from node.kernels.sparse_update_kernels import encode_update_fast
 from node.kernels.weight_diff_kernels import encode_diff_fast, patterns_of, weights_hash_fast
 from node.learner.memory.device_memory import device_memory
 from node.learner.objective.forward import Network, PassSettings, check_network
+from node.learner.objective.network import attention
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.steps.devices import StepTask
 from node.learner.steps.optimizer import MasterAdamW
@@ -107,6 +108,15 @@ def in_blocks(trace: Trace) -> Found:
         return learning(trace)
     finally:
         linear_logp.DENSE_LOGITS = dense
+
+
+def by_lengths(trace: Trace) -> Found:
+    """Attention by lengths, which the other paths leave out: in Triton's interpreter it takes ten times as long."""
+    attention.has_products = lambda device: True
+    try:
+        return learning(trace)
+    finally:
+        attention.has_products = lambda device: False
 
 
 def generating(trace: Trace, *, shared: bool, rank: int = 0, merged: bool = True) -> Found:
@@ -251,6 +261,7 @@ EVERYWHERE: Final[Mapping[str, Callable[[Trace], Found]]] = {
     "undo": undoing,
 }
 ON_CUDA: Final[Mapping[str, Callable[[Trace], Found]]] = {
+    "step, attention by lengths": by_lengths,
     "averaging, sparse": lambda trace: averaging(trace, CompressedRule()),  # on the device as the dense one
     "step, 8 bits": lambda trace: learning(trace, optimizer="adamw8bit"),
     "4 bits": four_bit,
@@ -264,6 +275,7 @@ def main(only: Sequence[str]) -> None:
     torch.set_num_threads(1)  # which Triton's interpreter requires
     steps: Any = decoder
     steps.recorder_for = lambda device: None  # each step is started by the host
+    attention.has_products = lambda device: False
     paths = dict(EVERYWHERE) | (dict(ON_CUDA) if KIND == "cuda" else {})
     with traced() as trace:
         for name in only or paths:
