@@ -3,8 +3,8 @@ it.
 
 Standard input: one line, ``TryStart`` as JSON, then one ``TryRequest`` a line; with the end of input the process ends
 at once, since it has nothing to save. Standard output: ``messages.Said``, a line each; a request ends with ``Answered``
-or ``NotAnswered``. It computes on the CPU, behind every other process of the machine, and is the first to be killed
-where memory runs out: the learner comes first.
+or ``NotAnswered``. It computes on the CPU, with less of a core than the learner where both want one, and is the first
+to be killed where memory runs out: the learner comes first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from swarm.exit_codes import ExitCode
 if TYPE_CHECKING:
     from node.trying.answering import LoadedModels
 
-NICENESS: Final = 15
+NICENESS: Final = 5  # a quarter of a core that the learner wants too; with 15 a person waited minutes for 3 %
 OOM_SCORE: Final = "1000"  # the first to be killed
 MAX_TOKENS: Final = 512  # of an answer
 
