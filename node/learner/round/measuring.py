@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from node.evaluation.held_out import HeldOutReward
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import BaselineMeasured, Evaluated, Event, PhaseBegan
 from node.learner.memory.phases import PhaseRunner
@@ -44,31 +43,21 @@ class Measuring:
                 seconds=self.clock() - began,
             )
         )
-        self._evaluate(evaluation, state, self._itself)
+        self._evaluate(evaluation, state)
 
     def after_round(self, state: LearnerState) -> None:
         evaluation = self.evaluation
         if evaluation is not None and evaluation.is_due(state.round):
-            best_after = self.persistence.best_after if self.persistence is not None else self._itself
-            self._evaluate(evaluation, state, best_after)
+            self._evaluate(evaluation, state)
 
-    @staticmethod
-    def _itself(measured: HeldOutReward) -> HeldOutReward:
-        return measured
-
-    def _evaluate(
-        self,
-        evaluation: EvaluationWhileTraining,
-        state: LearnerState,
-        best_after: Callable[[HeldOutReward], HeldOutReward],
-    ) -> None:
+    def _evaluate(self, evaluation: EvaluationWhileTraining, state: LearnerState) -> None:
         began = self.clock()
         self.report(PhaseBegan(time_seconds=began, round=state.round + 1, phase="evaluate"))
         measured = self.phases.attempt("evaluate", lambda: evaluation.measure(state.round))
         if measured is None:
             return
         state.evaluation = measured
-        best = best_after(measured)
+        best = measured if self.persistence is None or state.round == 0 else self.persistence.best_after(measured)
         self.report(
             Evaluated(
                 time_seconds=self.clock(),
