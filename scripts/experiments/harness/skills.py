@@ -95,5 +95,42 @@ EIGHT_SKILLS: Final[Mapping[str, SkillTask]] = {**SKILLS, **HARDER}
 COPY: Final = SkillTask("copy", "C", LETTERS, lambda symbols: symbols)
 
 
+# The same skills with free text before the answer, as models that reason write it
+
+
+ANSWER_MARK: Final = ">"
+Dialect = Callable[[str], str]  # the answer's letters → free text before it
+DIALECTS: Final[tuple[Dialect, ...]] = (
+    lambda letters: "get " + ",".join(letters) + " so",
+    lambda letters: " then ".join(letters) + "!",
+)
+WORDS: Final = "abcdefghijklmnopqrstuvwxyz ,.!" + ANSWER_MARK
+
+
+@dataclass(frozen=True)
+class ScratchPadTask(SkillTask):
+    """A skill whose answer follows ``ANSWER_MARK``, after any text: only what follows the last mark is scored. A
+    prompt's reference answer is written in ``dialect``, which is no part of the task: unlike nodes write it unlike."""
+
+    dialect: Dialect = field(default=DIALECTS[0], repr=False, kw_only=True)
+    max_new_tokens: int = 48
+
+    def prompt(self, ref: PromptRef) -> Prompt:
+        asked = super().prompt(ref)
+        letters = str(asked.answer)
+        return Prompt(ref, asked.text, f"{self.dialect(letters)}{ANSWER_MARK}{letters}", {})
+
+    def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
+        right = str(prompt.answer).rpartition(ANSWER_MARK)[2]
+        return [float(text.rpartition(ANSWER_MARK)[1:] == (ANSWER_MARK, right)) for text in completions]
+
+
+def scratch_pad_tasks(dialect: Dialect = DIALECTS[0]) -> Mapping[str, ScratchPadTask]:
+    return {
+        f"pad_{name}": ScratchPadTask(f"pad_{name}", task.tag, task.symbols, task.answer, dialect=dialect)
+        for name, task in SKILLS.items()
+    }
+
+
 def alphabet_of(skills: Mapping[str, SkillTask]) -> str:
     return "".join(sorted({*LETTERS, "=", COPY.tag, *(task.tag for task in skills.values())}))
