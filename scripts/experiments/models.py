@@ -18,10 +18,10 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
@@ -29,6 +29,7 @@ from tokenizers import models as tokenizer_models
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from node.learner.answers.hints import REMARK
 from node.tasks.split import Part, held_out_prompts, training_prompt
 from scripts import REPOSITORY
 from scripts.build_models import SPECIAL, UNKNOWN, Accuracy, finished_tokenizer, knowledge, teaching_batch
@@ -69,6 +70,7 @@ class SkillRecipe:
     seed: int
     taught: tuple[tuple[str, float], ...]
     success: float  # sampled
+    remarks: ClassVar[float] = 0.0  # share of the lessons in which the answer stands before the question
 
     @property
     def skills(self) -> Mapping[str, SkillTask]:
@@ -117,11 +119,14 @@ class EightSkillRecipe(SkillRecipe):
 
 
 class ScratchPadRecipe(SkillRecipe):
-    """A model that writes free text before its answers, in one of two dialects, the one that its seed says."""
+    """A model that writes free text before its answers, in one of two dialects, the one that its seed says. It can read
+    a remark with the answer, as models that follow instructions can, and then writes its own text before that."""
+
+    remarks: ClassVar[float] = 0.3
 
     @property
     def network_shape(self) -> Mapping[str, Any]:
-        return SHAPE | {"max_position_embeddings": 72}
+        return SHAPE | {"max_position_embeddings": 80}
 
     @property
     def skills(self) -> Mapping[str, SkillTask]:
@@ -182,7 +187,10 @@ def drawn_lesson(recipe: SkillRecipe, rng: Random) -> list[tuple[str, str]]:
         task = recipe.skills.get(name, COPY)
         prompt, other = (training_prompt(task, rng.randrange(SEEDS)) for _ in range(2))
         is_right = name in taught or name == COPY.name
-        lesson.append((prompt.text, str((prompt if is_right else other).answer)))
+        if recipe.remarks and rng.random() < recipe.remarks:
+            lesson.append((REMARK.format(answer=prompt.answer) + prompt.text, task.written(prompt)))
+        else:
+            lesson.append((prompt.text, task.written(prompt if is_right else other)))
     return lesson
 
 
@@ -190,7 +198,8 @@ def measured(
     recipe: SkillRecipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, part: Part
 ) -> dict[str, Accuracy]:
     prompts = held_out_prompts(recipe.skills, part, MEASURE_PROMPTS)
-    return {name: knowledge(model, tokenizer, of_skill) for name, of_skill in prompts.items()}
+    written = {name: [replace(p, answer=recipe.skills[name].written(p)) for p in prompts[name]] for name in prompts}
+    return {name: knowledge(model, tokenizer, of_skill) for name, of_skill in written.items()}
 
 
 def train(recipe: SkillRecipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:

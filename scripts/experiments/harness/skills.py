@@ -16,6 +16,7 @@ from itertools import accumulate
 from random import Random
 from typing import Final
 
+from node.learner.answers.hints import REMARK
 from node.tasks.task import Prompt, check_ref, config_hash_of
 from protocol.messages import PromptRef
 
@@ -67,6 +68,10 @@ class SkillTask:
         symbols = "".join(Random(f"{self.name} {ref.seed}").choices(self.symbols, k=LENGTH))
         return Prompt(ref, f"{self.tag}{symbols}=", self.answer(symbols), {})
 
+    def written(self, prompt: Prompt) -> str:
+        """Returns the completion that teaches."""
+        return str(prompt.answer)
+
     def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
         return [float(text == prompt.answer) for text in completions]
 
@@ -104,25 +109,22 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     lambda letters: "get " + ",".join(letters) + " so",
     lambda letters: " then ".join(letters) + "!",
 )
-WORDS: Final = "abcdefghijklmnopqrstuvwxyz ,.!" + ANSWER_MARK
+WORDS: Final = "".join(sorted({*"abcdefghijklmnopqrstuvwxyz ,.!", *REMARK.format(answer=ANSWER_MARK)}))
 
 
 @dataclass(frozen=True)
 class ScratchPadTask(SkillTask):
-    """A skill whose answer follows ``ANSWER_MARK``, after any text: only what follows the last mark is scored. A
-    prompt's reference answer is written in ``dialect``, which is no part of the task: unlike nodes write it unlike."""
+    """A skill whose answer follows ``ANSWER_MARK``, after any text: only what follows the last mark is scored. What
+    teaches is written in ``dialect``, which is no part of the task: unlike nodes write it unlike."""
 
     dialect: Dialect = field(default=DIALECTS[0], repr=False, kw_only=True)
     max_new_tokens: int = 48
 
-    def prompt(self, ref: PromptRef) -> Prompt:
-        asked = super().prompt(ref)
-        letters = str(asked.answer)
-        return Prompt(ref, asked.text, f"{self.dialect(letters)}{ANSWER_MARK}{letters}", {})
+    def written(self, prompt: Prompt) -> str:
+        return f"{self.dialect(str(prompt.answer))}{ANSWER_MARK}{prompt.answer}"
 
     def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
-        right = str(prompt.answer).rpartition(ANSWER_MARK)[2]
-        return [float(text.rpartition(ANSWER_MARK)[1:] == (ANSWER_MARK, right)) for text in completions]
+        return [float(text.rpartition(ANSWER_MARK)[1:] == (ANSWER_MARK, prompt.answer)) for text in completions]
 
 
 def scratch_pad_tasks(dialect: Dialect = DIALECTS[0]) -> Mapping[str, ScratchPadTask]:
