@@ -121,6 +121,7 @@ class Generation:
         hinted = [launch for launch in map(self._hinted, plan.hints) if launch is not None]
         while (missing := plan.groups - len(tally.rollouts)) > 0:
             wave = self._launches(missing, drawn, waiting, tally)
+            missing += len(hinted)
             wave, hinted = [*wave, *hinted], []
             if not wave:
                 break
