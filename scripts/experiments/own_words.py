@@ -2,8 +2,8 @@
 
     python -m scripts.experiments.own_words [--rounds 60] [--seeds 3] [--only PATTERN] [--jobs 1] [--json]
 
-Four nodes have one skill each and learn the three others from each other, as strangers, at the shipped defaults. Success
-is compared after equal rounds, and at equal processor seconds: those that "copied" takes for all of its rounds.
+Four nodes have one skill each and learn the three others from each other, as strangers, at the shipped defaults.
+Success is compared after equal rounds, and at equal processor seconds: those that "copied" takes for all of its rounds.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def rows_of(runs: Runs, rounds: int) -> list[list[str]]:
 
 def document(runs: Runs, rounds: int, command: str) -> Document:
     intro = (
-        "Four nodes write free text before each answer, `get d,c,b,a so>dcba` or `d then c then b then a!>dcba`; only what "
-        "follows the mark is scored. Each has one skill, and lacks three. All can read a remark with the answer, as models "
-        "that follow instructions can; models that cannot learn nothing from free text of strangers. Success is sampled "
-        "on held-out questions; ± is the 95 % interval over seeds (Student's t)."
+        "Four nodes write free text before each answer, `get d,c,b,a so>dcba` or `d then c then b then a!>dcba`; only "
+        "what follows the mark is scored. Each has one skill, and lacks three. All can read a remark with the answer, as "
+        "models that follow instructions can; models that cannot learn nothing from free text of strangers. Success is "
+        "sampled on held-out questions; ± is the 95 % interval over seeds (Student's t)."
     )
     written = EXPERIMENT.page("Free text, copied or in own words", intro, runs, command)
     header = [

@@ -35,7 +35,6 @@ from tests.node.learner.letter_node import (
     with_first,
 )
 
-
 COPYING = ObjectiveSection(research=ResearchSection(free_text="copy"))  # what random policies write has text around it
 
 
