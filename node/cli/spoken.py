@@ -40,7 +40,7 @@ def spoken_lines(code: str, places: Sequence[str], until_seconds: float) -> Iter
     yield f"Read out: {groups}, at {places[0]}. The other types: starling up --join {shown_code(code)}@{places[0]}"
     for place in places[1:]:
         yield f"Also at {place}."
-    yield "On the local network of that node the digits alone are enough."
+    yield "On the local network of the node that holds it the digits alone are enough."
     until = time.strftime("%H:%M:%S", time.localtime(until_seconds))
     yield f"It admits one newcomer, once, until {until}. Waiting for it; Ctrl-C ends the wait, not the code."
 

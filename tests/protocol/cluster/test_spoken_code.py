@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.cluster.spoken_code import (
     CODES,
+    SpokenSecrets,
     is_spoken,
     new_code,
     open_letter,
@@ -73,15 +75,14 @@ def test_codes_have_all_of_their_digits_from_the_random_source_and_are_shown_in_
 
 
 def test_a_letter_opens_under_its_code_alone_and_unaltered() -> None:
-    code, other = new_code(Random(1).randrange), new_code(Random(2).randrange)
-    mine, theirs = secrets_of(code), secrets_of(other)
+    mine, theirs = (SpokenSecrets(b"l" * 16, b"p" * 32, bytes([key]) * 32) for key in (1, 2))
     letter = seal_letter(mine, "starling://1abc")
-    assert open_letter(secrets_of(code), letter) == "starling://1abc"
-    assert b"starling" not in letter and code not in repr(mine)
-    for wrong in (theirs, None):
-        altered = letter if wrong is not None else letter[:-1] + bytes([letter[-1] ^ 1])
+    assert open_letter(mine, letter) == "starling://1abc"
+    assert b"starling" not in letter and "ppp" not in repr(mine)
+    elsewhere = replace(mine, lookup=bytes(16))
+    for secrets, raw in ((theirs, letter), (elsewhere, letter), (mine, letter[:-1] + b"?"), (mine, b"")):
         with pytest.raises(IntegrityError):
-            open_letter(wrong or mine, altered)
+            open_letter(secrets, raw)
 
 
 def test_secrets_are_those_that_the_protocol_page_gives() -> None:

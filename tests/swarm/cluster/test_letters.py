@@ -27,7 +27,7 @@ from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
 from tests.swarm.cluster.test_cluster import OWNER, PSK, SETTLE_SECONDS, Lab, connected, key_of, peer, play
 
-CODE_SECONDS = 600
+CODE_SECONDS = 20  # of virtual time
 
 
 def secrets_like(code: int) -> SpokenSecrets:
@@ -114,7 +114,7 @@ def test_a_code_is_good_for_one_peer_which_may_ask_again_where_its_connection_br
     play(story)
 
 
-def test_a_wrong_a_late_and_a_forgotten_code_are_told_apart_and_nobody_is_reached_elsewhere(tmp_path: Path) -> None:
+def test_a_wrong_and_a_late_code_are_told_apart_and_nobody_is_reached_elsewhere(tmp_path: Path) -> None:
     async def story() -> None:
         lab = Lab(tmp_path)
         async with lab.member("founder") as founder:
@@ -126,9 +126,6 @@ def test_a_wrong_a_late_and_a_forgotten_code_are_told_apart_and_nobody_is_reache
             await anyio.sleep(CODE_SECONDS)
             assert (await seen(founder, 1)).state == "expired"
             assert await refusal(lab, "wren", 1, doors) == "expired"
-            await anyio.sleep(REMEMBERED_SECONDS)
-            assert (await seen(founder, 1)).state == "unknown"
-            assert await refusal(lab, "wren", 1, doors) == "wrong_code"
 
     play(story)
 
@@ -229,7 +226,7 @@ def test_a_member_that_leaves_letters_without_end_makes_nobody_elses_be_forgotte
     box.hold(0.0, "owner", letter(1))
     box.take(1.0, letter(1).lookup, "thief")
     for number in range(100, 300):
-        box.hold(number, "flood", letter(number, seconds=1))
+        assert box.hold(number, "flood", letter(number, seconds=1)).state == "waiting"
     assert len(box.keys(300.0)) == 1 + PER_MEMBER
     assert box.receipt(300.0, letter(1).lookup, "owner") == LetterReceipt("taken", "thief")
 
