@@ -49,6 +49,9 @@ UNIX_SECONDS: Final = 2**37 - 1  # the latest time that a document may name; a c
 HANDSHAKE_MESSAGE_BYTES: Final = MANIFEST_BYTES + REVOCATIONS_BYTES + 8 * DOCUMENT_BYTES
 CREDENTIALS_PER_NEWS: Final = 128  # later exchanges bring the others
 KNOWN_CREDENTIALS_BYTES: Final = 4 * MEMBERS * 8  # of digests, 8 bytes each
+LETTER_BYTES: Final = INVITE_CHARACTERS + 16  # a sealed invite, which waits at a member for a newcomer with a code
+LETTER_SECONDS: Final = 3600  # for which it waits at most
+LETTER_MESSAGE_BYTES: Final = LETTER_BYTES + 128
 MEMBERS_MESSAGE_BYTES: Final = CREDENTIALS_PER_NEWS * (DOCUMENT_BYTES + 8) + REVOCATIONS_BYTES + 256 * 1024
 
 # Lists of swarms, which anybody may host

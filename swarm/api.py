@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 from protocol.messages import GroupAdvert, Hash16, Hash32, Heartbeat, StateAdvert
 from protocol.streams.averaging_messages import Offer
 from protocol.streams.lend_messages import LendTerms
+from protocol.streams.letter_messages import HoldLetter, LetterReceipt
 from swarm.averaging.norm_history import FamilyPast
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
@@ -316,6 +317,22 @@ class Decree(Struct, frozen=True, tag="decree"):
         return f"Decree({self.kind!r}, …)"
 
 
+class LeaveLetter(Struct, frozen=True, tag="leave_letter"):
+    """Leaves a sealed invite at this node, or at a relay of it, for a newcomer with a code. Answered by ``LetterLeft``.
+    Its text forms show nothing."""
+
+    letter: HoldLetter
+
+    def __repr__(self) -> str:
+        return "LeaveLetter(…)"
+
+
+class AskLetter(Struct, frozen=True, tag="ask_letter"):
+    """Answered by ``LetterSeen``."""
+
+    lookup: Hash16
+
+
 class Leave(Struct, frozen=True, tag="leave"):
     """Says goodbye to the swarm and ends the process. Answered by ``Done``."""
 
@@ -341,6 +358,8 @@ Request = (
     | DropDonor
     | CutOffDonor
     | Decree
+    | LeaveLetter
+    | AskLetter
     | Leave
 )
 
@@ -389,6 +408,14 @@ class DonorOffers(Struct, frozen=True, tag="donor_offers"):
     donors: tuple[DonorOffer, ...]
 
 
+class LetterLeft(Struct, frozen=True, tag="letter_left"):
+    holder: str  # peer id
+
+
+class LetterSeen(Struct, frozen=True, tag="letter_seen"):
+    receipt: LetterReceipt
+
+
 class Carrying(Struct, frozen=True, tag="carrying"):
     """The connection is the donor's stream from the next byte on."""
 
@@ -415,6 +442,8 @@ Reply = (
     | States
     | AverageReply
     | DonorOffers
+    | LetterLeft
+    | LetterSeen
     | Carrying
     | Done
     | RequestRefused

@@ -21,6 +21,7 @@ from protocol.errors import DeadlineError, StarlingError, StorageError, Transpor
 from protocol.messages import GroupAdvert, Heartbeat, StateAdvert
 from protocol.rollouts import Group, advert_of, encode_group
 from protocol.streams.lend_messages import LendTerms
+from protocol.streams.letter_messages import HoldLetter, LetterReceipt
 from swarm import api
 from swarm.averaging.pairing_rules import MAX_SECONDS_AFTER_DEADLINE
 from swarm.averaging.weights_offer import WeightsOffer
@@ -151,6 +152,15 @@ class SwarmClient:
     def decree(self, kind: Literal["revocations", "key_change"], document: bytes) -> None:
         """Spreads a document that the cluster's owner signed. Raises ``TransportError`` if it is refused."""
         self._ask(api.Decree(kind, document), api.Done)
+
+    def leave_letter(self, letter: HoldLetter) -> str:
+        """Leaves an invite for a newcomer with a code; returns the peer id of the member that holds it. Raises
+        ``TransportError`` that says why none does."""
+        return self._ask(api.LeaveLetter(letter), api.LetterLeft).holder
+
+    def letter(self, lookup: bytes) -> LetterReceipt:
+        """Returns the state of a letter that was left from here."""
+        return self._ask(api.AskLetter(lookup), api.LetterSeen).receipt
 
     def leave(self, reason: str) -> None:
         """Ends the swarm process, which says goodbye to its peers."""

@@ -183,7 +183,8 @@ class Host(Protocol):
     async def prove(self, address: Address, *, deadline_seconds: float) -> None:
         """Dials an address on a new connection from a port of its own, has the peer prove its identity, and closes it.
 
-        Raises ``UnreachableError`` or ``DeadlineError`` unless the peer can be dialled there by anybody."""
+        An address without /p2p/<peer id> is that of any peer; it has an IP address. The handshake of a private cluster
+        runs too. Raises ``UnreachableError`` or ``DeadlineError`` unless the peer can be dialled there by anybody."""
 
     async def reserve(self, relay: PeerId, *, deadline_seconds: float) -> float:
         """Takes a place at a peer that we dialled, or renews it; returns for how many seconds it holds.

@@ -11,7 +11,7 @@ leaves says goodbye.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -28,6 +28,7 @@ from swarm import api
 from swarm.announcements.gossip import Gossip
 from swarm.announcements.own_heartbeats import OwnHeartbeats
 from swarm.announcements.pacing import SwarmPacing
+from swarm.cluster.letter_exchange import LetterExchange
 from swarm.cluster.member_exchange import MemberExchange
 from swarm.cluster.membership import Membership
 from swarm.host import Host, PeerId
@@ -100,6 +101,7 @@ class Participant:
         manifest = settings.open_manifest()
         self._manifest = ManifestAnswers(host, manifest) if manifest is not None else None
         self._members = self._new_member_exchange(random)
+        self._letters = self._new_letter_exchange()
 
     def _new_gossip(self, key: NodeKey) -> Gossip:
         membership = self.membership
@@ -149,6 +151,16 @@ class Participant:
             return None
         return MemberExchange(self.host, self.membership, random=random, is_trying=self.peering.is_trying)
 
+    def _new_letter_exchange(self) -> LetterExchange | None:
+        if self.membership is None:
+            return None
+
+        def relays() -> Sequence[PeerId]:
+            reach = self.reaching.status()
+            return reach.relays if reach.is_out_of_reach else ()
+
+        return LetterExchange(self.host, self.membership.letters, clock=self._wall_clock, relays=relays)
+
     async def run(self, *duties: Duty) -> None:
         """Runs beside ``duties`` until ``leave``, or cancelled.
 
@@ -192,7 +204,7 @@ class Participant:
         self.goodbye = reason[: limits.REASON_BYTES]
         self._leaving.set()
 
-    def answer(self, request: api.Request) -> api.Reply | None:
+    async def answer(self, request: api.Request) -> api.Reply | None:
         """Returns the reply to what every participant can be asked; None to all else. Raises ``StarlingError``."""
         match request:
             case api.AskPeers():
@@ -201,17 +213,26 @@ class Participant:
                 if self.membership is None:
                     raise ConfigurationError("this node is not in a private cluster: the document is for another node")
                 self.membership.take(kind, document)
+            case api.LeaveLetter(letter):
+                return api.LetterLeft(await self._letters_of_cluster().leave(letter))
+            case api.AskLetter(lookup):
+                return api.LetterSeen(await self._letters_of_cluster().receipt(lookup))
             case api.Leave(reason):
                 self.leave(reason)
             case _:
                 return None
         return api.Done()
 
-    def answer_without_learner(self, request: api.Request, lending: api.LendingStatus | None = None) -> api.Reply:
+    def _letters_of_cluster(self) -> LetterExchange:
+        if self._letters is None:
+            raise ConfigurationError("this node is not in a private cluster, and an open swarm needs no invite")
+        return self._letters
+
+    async def answer_without_learner(self, request: api.Request, lending: api.LendingStatus | None = None) -> api.Reply:
         """Returns the reply of a participant that has no learner. Raises ``ConfigurationError`` for what takes one."""
         if isinstance(request, api.AskStatus):
             return msgspec.structs.replace(self.status(), lending=lending)
-        reply = self.answer(request)
+        reply = await self.answer(request)
         if reply is None:
             what = "a relay" if lending is None else "a donor"
             raise ConfigurationError(f"{what} runs here, which neither trains nor keeps blobs: start starling up")

@@ -65,7 +65,7 @@ class RelayService:
 
     async def answer(self, request: api.Request) -> api.Reply:
         """Returns the reply to one request of a client. Raises ``ConfigurationError`` for what takes a learner."""
-        return self._participant.answer_without_learner(request)
+        return await self._participant.answer_without_learner(request)
 
     async def _report_regularly(self) -> None:
         """Reports how many peers are here and what is relayed, if that has changed since the last report."""

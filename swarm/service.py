@@ -146,7 +146,7 @@ class SwarmService:
 
     async def answer(self, request: api.Request) -> api.Reply:
         """Returns the reply to one request of a client. Raises ``StarlingError`` if it cannot be served."""
-        reply = self._participant.answer(request)
+        reply = await self._participant.answer(request)
         if reply is not None:
             return reply
         match request:

@@ -66,7 +66,7 @@ class JoinSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of ``swarm.cluster.joining``, on its standard input. The text form does not show the invite."""
 
     home: str  # the data directory; holds identity.key
-    invite: Annotated[str, Meta(max_length=2 * limits.INVITE_CHARACTERS)]
+    invite: Annotated[str, Meta(max_length=2 * limits.INVITE_CHARACTERS)]  # or CODE@ADDRESS,…, read out to this node
     lan_discovery: bool = True
 
     def __repr__(self) -> str:

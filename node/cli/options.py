@@ -22,8 +22,8 @@ JoinOption = Annotated[
     typer.Option(
         "--join",
         metavar="INVITE",
-        help="Join a private cluster by an invite, starling://…, or by a file that holds one; needed at the first "
-        "start only. Default: $STARLING_JOIN.",
+        help="Join a private cluster by an invite, starling://…, by a file that holds one, or by a code that was read "
+        "out, CODE@ADDRESS; needed at the first start only. Default: $STARLING_JOIN.",
     ),
 ]
 ListOption = Annotated[

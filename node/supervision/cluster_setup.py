@@ -22,9 +22,17 @@ from protocol import limits
 from protocol.cluster.admission import judge_as_made, read_invite
 from protocol.cluster.invite import SCHEME, decode_invite
 from protocol.cluster.refusal import AdmissionRefused
-from protocol.errors import ConfigurationError, ProtocolError, RefusedError, StorageError, UnreachableError
+from protocol.cluster.spoken_code import is_spoken, read_spoken, secrets_of
+from protocol.errors import (
+    ConfigurationError,
+    MalformedError,
+    ProtocolError,
+    RefusedError,
+    StorageError,
+    UnreachableError,
+)
 from protocol.identity import NodeKey
-from swarm.cluster.cluster_files import ClusterFiles, cluster_files, has_cluster, read_cluster, read_credentials
+from swarm.cluster.cluster_files import SPOKEN, ClusterFiles, cluster_files, has_cluster, read_cluster, read_credentials
 from swarm.cluster.membership import ClusterCredentials, Membership
 from swarm.exit_codes import ExitCode
 from swarm.settings import JoinSettings
@@ -43,20 +51,26 @@ class NotJoined(msgspec.Struct, frozen=True, tag_field="event", tag="refused"):
 
 
 def invite_text(given: str) -> str:
-    """Returns ``given`` if it is an invite, otherwise the content of that file. Raises ``ConfigurationError``."""
-    if SCHEME in given.lower():
-        return given
+    """Returns ``given`` if it is an invite or a code that was read out, otherwise the content of that file. Raises
+    ``ConfigurationError``, for a mistyped code too."""
+    text = given
     try:
-        with Path(given).expanduser().open(encoding="utf-8") as file:
-            return file.read(2 * limits.INVITE_CHARACTERS)
+        if SCHEME not in given.lower() and not is_spoken(given):
+            with Path(given).expanduser().open(encoding="utf-8") as file:
+                text = file.read(2 * limits.INVITE_CHARACTERS)
+        return read_spoken(text).text if is_spoken(text) else text
+    except MalformedError as error:
+        raise ConfigurationError(f"the code cannot be used: {error}") from None
     except (OSError, UnicodeDecodeError):
         raise ConfigurationError(
-            f"--join takes an invite, which begins with {SCHEME}, or a file that holds one; this is neither"
+            f"--join takes an invite, which begins with {SCHEME}, a file that holds one, or CODE@ADDRESS as it was "
+            "read out; this is none of them"
         ) from None
 
 
 def ensure_joined(home: Home, config: Config, text: str) -> Joined | None:
-    """Joins the cluster of an invite. Returns None if the directory has already joined by this invite.
+    """Joins the cluster of an invite, or of the one that a code opens, CODE@ADDRESS,…. Returns None if the directory
+    has already joined by it.
 
     Raises ``RefusedError`` if the invite or the cluster does not admit this node, ``UnreachableError`` if no node of
     the cluster answers, ``ConfigurationError`` for a directory of another cluster, ``IdentityError`` for its files.
@@ -64,7 +78,7 @@ def ensure_joined(home: Home, config: Config, text: str) -> Joined | None:
     files = cluster_files(home.path)
     if _has_joined_by(files, text):
         return None
-    invite = read_invite(text, time.time())
+    invite = None if is_spoken(text) else read_invite(text, time.time())
     if isinstance(invite, AdmissionRefused):
         raise _not_let_in(invite.reason, invite.message)
     settings = JoinSettings(str(home.path), text, config.swarm.lan_discovery)
@@ -109,6 +123,9 @@ def credentials_of(home: Home, key: NodeKey) -> ClusterCredentials | None:
 def _has_joined_by(files: ClusterFiles, text: str) -> bool:
     if not has_cluster(files):
         return False
+    if is_spoken(text):
+        used = files.directory / SPOKEN
+        return used.exists() and used.read_bytes() == secrets_of(read_spoken(text).code).lookup.hex().encode()
     try:
         invite = decode_invite(text)
     except ProtocolError:

@@ -20,6 +20,7 @@ A recording takes about 80 processor seconds, is kept in .experiments/joinings, 
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -40,6 +41,7 @@ MODELS: Final = ("wren", "robin", "finch")
 ALONE: Final = (20, 60)  # rounds, in turn
 NEIGHBOURS: Final = 2  # rounds before and after one, from which its groups are drawn
 DAYS: Final = 10
+LEAST_DAYS: Final = 0.01  # a round of each of the runs ``SIDE_BY_SIDE``
 ROUNDS_A_SECOND: Final = 2.0
 SIDE_BY_SIDE: Final = 1000  # runs that the days are divided among
 WARMING: Final = 100  # rounds of each that are not counted
@@ -152,13 +154,23 @@ def wilson_high(count: int, of: int) -> float:
     return (count + z**2 / 2 + z * math.sqrt(count * (1 - count / of) + z**2 / 4)) / (of + z**2)
 
 
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = math.nan
+    if not LEAST_DAYS <= days < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: at least {LEAST_DAYS} days are allowed")
+    return days
+
+
 def main() -> None:
     parser = figures_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=2, help="meetings of each two models (default 2)")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)}")
     parser.add_argument("--joinings", type=int, default=200, help="drawn from the recorded ones (default 200)")
-    parser.add_argument("--days", type=float, default=DAYS, help=f"honest days (default {DAYS}, a processor minute)")
+    parser.add_argument("--days", type=_days, default=DAYS, help=f"honest days (default {DAYS}, a processor minute)")
     parser.add_argument("--finished", action="store_true", help="make no recording; take those that are there")
     options = parser.parse_args()
     wanted = [

@@ -21,6 +21,7 @@ from protocol.cluster.documents import (
     sign_revocations,
 )
 from protocol.cluster.refusal import RefusalReason
+from protocol.cluster.spoken_code import seal_letter, secrets_of
 from protocol.streams.averaging_messages import Abandon, Accept, Decline, DeclineReason, Have, Offer, Propose
 from protocol.streams.blob_messages import BlobStatus, ChunkRange, encode_answer_header
 from protocol.streams.framing import framed, framed_message
@@ -31,6 +32,7 @@ from protocol.streams.handshake_messages import (
     HandshakeGreeting,
     HandshakeRefusal,
 )
+from protocol.streams.letter_messages import AskAboutLetter, HoldLetter, LetterAnswer, LetterReceipt, LetterRequest
 from protocol.streams.member_messages import MembersAnswer, MembersNews, MembersQuestion, credential_digest
 from protocol.streams.peer_messages import PeerExchangeAnswer, PeerExchangeQuestion
 from scripts.vectors.cluster_vectors import (
@@ -46,6 +48,7 @@ from scripts.vectors.engine_vectors import refused_engine_requests
 from scripts.vectors.lend_vectors import refused_lend_messages
 from scripts.vectors.plain_values import FAMILY, SWARM_ID, Json, pattern, plain
 
+EXAMPLE_CODE = "4821093755261841"
 EXCHANGE = bytes(range(16))
 OFFER = Offer(FAMILY, b"\x22" * 16, "sparse-2bit", 41, b"\x33" * 32, 123_456)
 
@@ -172,6 +175,22 @@ def member_messages() -> list[Json]:
     )
 
 
+def letter_messages() -> list[Json]:
+    """The request and answer in place of a handshake, and every message of ``/starling/letters/1``."""
+    derived = secrets_of(EXAMPLE_CODE)
+    sealed = seal_letter(derived, "starling://1")
+    return messages(
+        {
+            "request": ("request", LetterRequest(derived.lookup)),
+            "answer": ("answer", LetterAnswer("waiting", sealed)),
+            "answer: another peer has it": ("answer", LetterAnswer("taken", b"")),
+            "hold": ("hold", HoldLetter(derived.lookup, derived.psk, sealed, 600)),
+            "ask": ("ask", AskAboutLetter(derived.lookup)),
+            "receipt": ("receipt", LetterReceipt("taken", PEER.peer_id)),
+        }
+    )
+
+
 def refused_stream_messages() -> list[Json]:
     """Frames that must be refused, the message that was expected, and the reason that must be given."""
     offer: list[object] = list(msgspec.structs.astuple(OFFER))
@@ -183,6 +202,9 @@ def refused_stream_messages() -> list[Json]:
 
     def packed(value: Sequence[object]) -> bytes:
         return framed(msgspec.msgpack.encode(value))
+
+    def hold(letter: bytes, seconds: int) -> bytes:
+        return packed(["hold", bytes(16), bytes(32), letter, seconds])
 
     def too_long(max_bytes: int) -> bytes:
         return (max_bytes + 1).to_bytes(4, "big")
@@ -200,6 +222,12 @@ def refused_stream_messages() -> list[Json]:
         ("blobs", "request", "malformed: an id of 31 bytes"): packed([[bytes(31), 0, 1, False]]),
         ("blobs", "request", "malformed: a chunk beyond every blob"): packed([[bytes(32), 2**32 + 1, 1, False]]),
         ("blobs", "request", "malformed: a number for a boolean"): packed([[bytes(32), 0, 1, 1]]),
+        ("letters", "hold", "oversized: its length"): too_long(limits.LETTER_MESSAGE_BYTES),
+        ("letters", "hold", "malformed: a letter over the bound"): hold(bytes(limits.LETTER_BYTES + 1), 600),
+        ("letters", "hold", "malformed: no letter"): hold(b"", 600),
+        ("letters", "hold", "malformed: for too long"): hold(b"x", limits.LETTER_SECONDS + 1),
+        ("letters", "hold", "malformed: for no time"): hold(b"x", 0),
+        ("letters", "answer", "malformed: an unknown state"): packed(["lost", b""]),
         ("peers", "question", "oversized: its length"): too_long(limits.PEER_MESSAGE_BYTES),
         ("peers", "question", "malformed: too many sought"): packed([SWARM_ID, [], ["x"] * (limits.PEERS_SOUGHT + 1)]),
         ("peers", "answer", "malformed: too many addresses"): packed([SWARM_ID, [], addresses]),

@@ -7,6 +7,7 @@
     cluster/revocations  the latest list of revocations, once there is one
     cluster/key-change   the latest change of the pre-shared key, once there is one; holds that key
     cluster/invitations  what the owner signed here for newcomers: names and public keys, without what admits by them
+    cluster/spoken       what names the code by which this node joined, if it joined by one; opens nothing any more
     cluster/owner.key    the owner's key: on the machine that founded the cluster, or where its owner keeps it
 
 A cluster is founded once, and a directory belongs to one cluster.
@@ -40,6 +41,7 @@ from swarm.atomic_file import write_atomically
 from swarm.cluster.membership import MEMBERS_FILE_BYTES, ClusterCredentials, decode_members, encode_members
 
 T = TypeVar("T")
+SPOKEN = "spoken"
 _RESTORE = "restore it from a backup, or join again with a new invite"
 _FOUND = "found one with starling swarm create --private --name NAME, or join one with starling up --join INVITE"
 

@@ -1,10 +1,11 @@
 """Joining a private cluster: ``python -m swarm.cluster.joining``, once, before the node is started.
 
 Standard input: the JSON of ``JoinSettings``. Standard output: one JSON line, ``{"event": "joined", "cluster": …,
-"welcomed_by": …}`` or ``{"event": "refused", "reason": …, "message": …}``. The addresses of the invite are dialled
-until one of them admits the newcomer; a refusal by all of them is final. Exit codes: 0 joined, 69 no member answers, 77
-refused, 1 any other failure. The credentials that the cluster gives are written to the data directory, the addresses of
-the invite to ``peers.json``.
+"welcomed_by": …}`` or ``{"event": "refused", "reason": …, "message": …}``. Where a code was given in place of an
+invite, the invite is taken first from the member that holds it (``letter_taking``). The addresses of the invite are
+dialled until one of them admits the newcomer; a refusal by all of them is final. Exit codes: 0 joined, 69 no member
+answers, 77 refused, 1 any other failure. The credentials that the cluster gives are written to the data directory, the
+addresses of the invite to ``peers.json``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from protocol.cluster.admission import read_invite, read_manifest
 from protocol.cluster.documents import Credential, sign_join
 from protocol.cluster.invite import Invite
 from protocol.cluster.refusal import AdmissionRefused, RefusalReason, refused_by_peer
+from protocol.cluster.spoken_code import is_spoken, read_spoken, secrets_of
 from protocol.errors import RefusedError, StarlingError, TransportError, UnreachableError
 from protocol.identity import NodeKey
 from protocol.streams.handshake_messages import (
@@ -33,7 +35,8 @@ from protocol.streams.handshake_messages import (
     encode_handshake,
 )
 from swarm.atomic_file import write_atomically
-from swarm.cluster.cluster_files import cluster_files, write_credentials
+from swarm.cluster.cluster_files import SPOKEN, cluster_files, has_cluster, read_cluster, write_credentials
+from swarm.cluster.letter_taking import LetterReader, take_letter
 from swarm.cluster.membership import ClusterCredentials, Membership
 from swarm.exit_codes import exit_code_of
 from swarm.host import HandshakeReply, Host, PeerId
@@ -160,23 +163,44 @@ def main() -> NoReturn:
 
 async def _run(settings: JoinSettings) -> dict[str, str]:
     home = Path(settings.home)
-    key = NodeKey.load_or_create(home / "identity.key")
-    invite = read_invite(settings.invite, time.time())
-    if isinstance(invite, AdmissionRefused):
-        raise RefusedError(invite.message, invite.reason)
-    newcomer = Newcomer(key, invite, wall_clock=time.time)
-    host = Libp2pHost(key, [], handshake=newcomer)
+    key, files = NodeKey.load_or_create(home / "identity.key"), cluster_files(home)
 
     async def listen() -> Sequence[str]:
         return await anyio.to_thread.run_sync(lambda: hear(LAN_SECONDS, ourselves=key.peer_id))
 
+    hears = listen if settings.lan_discovery else None
+    text, lookup = await _letter(settings.invite, key, hears) if is_spoken(settings.invite) else (settings.invite, b"")
+    invite = read_invite(text, time.time())
+    if isinstance(invite, AdmissionRefused):
+        raise RefusedError(invite.message, invite.reason)
+    if has_cluster(files) and read_cluster(files).swarm_id != invite.invitation.swarm_id:
+        raise RefusedError(
+            "this data directory belongs to another private cluster: ask for a new invite, and choose another "
+            "directory with --home",
+            RefusalReason.WRONG_SWARM,
+        )
+    newcomer = Newcomer(key, invite, wall_clock=time.time)
+    host = Libp2pHost(key, [], handshake=newcomer)
     async with host.run():
-        peer = await join(host, invite.addresses, hear=listen if settings.lan_discovery else None)
+        peer = await join(host, invite.addresses, hear=hears)
     if newcomer.credentials is None:
         raise UnreachableError(f"{peer} admitted this node and gave it no credentials")
-    write_credentials(cluster_files(home), newcomer.credentials)
+    write_credentials(files, newcomer.credentials)
+    if lookup:
+        files.keep(SPOKEN, lookup.hex().encode())
     _remember(home / "peers.json", invite.addresses)
     return {"event": "joined", "cluster": newcomer.credentials.cluster.manifest.name, "welcomed_by": peer}
+
+
+async def _letter(spoken: str, key: NodeKey, hear: Hear | None) -> tuple[str, bytes]:
+    """Returns the text of the invite that a code opens, and the code's lookup, by which it is known again."""
+    given = read_spoken(spoken)
+    secrets = secrets_of(given.code)
+    reader = LetterReader(secrets)
+    host = Libp2pHost(key, [], handshake=reader)
+    async with host.run():
+        text = await take_letter(host, reader, [door for door in given.at.split(",") if door], hear=hear)
+    return text, secrets.lookup
 
 
 def _remember(path: Path, addresses: Sequence[str]) -> None:

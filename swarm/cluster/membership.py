@@ -41,6 +41,13 @@ from protocol.streams.handshake_messages import (
     decode_handshake,
     encode_handshake,
 )
+from protocol.streams.letter_messages import (
+    LetterRequest,
+    decode_letter_message,
+    encode_letter_message,
+    is_letter_request,
+)
+from swarm.cluster.letter_box import LetterBox
 from swarm.cluster.roster import Roster
 from swarm.host import HandshakeReply, PeerId
 
@@ -85,6 +92,7 @@ class Membership:
     ) -> None:
         self.cluster = credentials.cluster
         self.roster = Roster()
+        self.letters = LetterBox()
         self.revocations: Revocations | None = None
         self.key_change: KeyChange | None = None
         self.documents = HandshakeDocuments(revocations=credentials.revocations, key_change=credentials.key_change)
@@ -130,15 +138,19 @@ class Membership:
     # The handshake
 
     def keys(self) -> list[bytes]:
-        if self.key_change is None:
-            return [self._psk]
         now_seconds = self._wall_clock()
-        return [self.key_change.psk, *(f.psk for f in self.key_change.former if now_seconds < f.until_seconds)]
+        letters = self.letters.keys(now_seconds)
+        if self.key_change is None:
+            return [self._psk, *letters]
+        former = (f.psk for f in self.key_change.former if now_seconds < f.until_seconds)
+        return [self.key_change.psk, *former, *letters]
 
     def greet(self, peer: PeerId) -> bytes:
         return encode_handshake(self._greeting())
 
     def answer(self, peer: PeerId, greeting: bytes) -> HandshakeReply:
+        if is_letter_request(greeting):
+            return self._give_letter(peer, greeting)
         theirs, now_seconds = decode_handshake(greeting, HandshakeGreeting), self._wall_clock()
         admitted, certificate = self._judge_greeting(theirs, peer, now_seconds)
         if isinstance(admitted, AdmissionRefused):
@@ -147,6 +159,12 @@ class Membership:
         manifest = self.cluster.document if theirs.wants_manifest else b""
         documents = self._documents_for(theirs, manifest=manifest, certificate=certificate)
         return HandshakeReply(encode_handshake(HandshakeAnswer(None, self._greeting(), documents)))
+
+    def _give_letter(self, peer: PeerId, request: bytes) -> HandshakeReply:
+        """Answers a newcomer that knows a code. It is no member by that, and the connection ends."""
+        said = self.letters.take(self._wall_clock(), decode_letter_message(request, LetterRequest).lookup, peer)
+        log.info("%s asked for a letter: %s", peer, said.state)
+        return HandshakeReply(encode_letter_message(said), RefusedError(f"{peer} asked for a letter", "letter"))
 
     def conclude(self, peer: PeerId, answer: bytes) -> HandshakeReply:
         said, now_seconds = decode_handshake(answer, HandshakeAnswer), self._wall_clock()

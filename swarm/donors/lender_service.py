@@ -94,7 +94,7 @@ class LenderService:
 
     async def answer(self, request: api.Request) -> api.Reply:
         """Returns the reply to one request of a client. Raises ``ConfigurationError`` for what takes a learner."""
-        return self._participant.answer_without_learner(request, self._status)
+        return await self._participant.answer_without_learner(request, self._status)
 
     async def _lend(self) -> None:
         failures = 0

@@ -30,14 +30,17 @@ _RECORD: Final = "dnsaddr="
 
 
 async def resolve(name: Address, *, deadline_seconds: float, resolver: Resolver | None = None) -> Sequence[Address]:
-    """Returns 1 to ``ADDRESSES_PER_NAME`` addresses, each /ip4 or /ip6, over TCP, ending in /p2p/<peer id>.
+    """Returns 1 to ``ADDRESSES_PER_NAME`` addresses, each /ip4 or /ip6, over TCP, ending in /p2p/<peer id>; without it
+    where a machine's name is given without.
 
     ``resolver`` asks for text records, by default those of this machine's name servers. Raises ``UnreachableError`` for
     a name that leads to no such address, ``DeadlineError`` where nobody answers.
     """
     with deadline(deadline_seconds, f"looking up {name}"):
         found = await _resolved(name, resolver, _DEPTH, set())
-    usable = [a for a in dict.fromkeys(found) if a.startswith(("/ip4/", "/ip6/")) and "/tcp/" in a and "/p2p/" in a]
+    usable = [a for a in dict.fromkeys(found) if a.startswith(("/ip4/", "/ip6/")) and "/tcp/" in a]
+    if "/p2p/" in name or name.startswith("/dnsaddr/"):
+        usable = [a for a in usable if "/p2p/" in a]
     if not usable:
         raise UnreachableError(f"{name} leads to no address of a peer")
     return usable[:ADDRESSES_PER_NAME]

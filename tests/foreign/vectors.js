@@ -148,10 +148,10 @@ const CHECKS = {
     holds(found === v.reason, found)
   },
   blob_messages: blobMessage,
-  ...Object.fromEntries(['averaging', 'peer', 'handshake', 'member', 'lend'].map((protocol) => [`${protocol}_messages`, (v) => {
+  ...Object.fromEntries(['averaging', 'peer', 'handshake', 'member', 'lend', 'letter'].map((protocol) => [`${protocol}_messages`, (v) => {
     const found = streams.read(protocol, v.kind, bodyOf(unhex(v.frame)))
-    const tagged = protocol === 'averaging' || protocol === 'lend'
-    const wanted = tagged ? [v.kind, ...Object.values(v.fields)] : v.fields
+    const tag = { averaging: v.kind, lend: v.kind, letter: { request: 'letter', hold: 'hold', ask: 'ask' }[v.kind] }[protocol]
+    const wanted = tag ? [tag, ...Object.values(v.fields)] : v.fields
     holds(agrees(found, wanted), 'fields')
     holds(hex(encoded(value(bodyOf(unhex(v.frame))))) === v.frame.slice(8), 'encoded again')
   }])),

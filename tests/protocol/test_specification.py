@@ -22,6 +22,7 @@ from protocol.streams.engine_messages import (
     EngineRequest,
 )
 from protocol.streams.lend_messages import LEND_MAJOR, LEND_MINOR, LEND_PROTOCOL, LendAnswer, LendHello, LendRefusal
+from protocol.streams.letter_messages import LETTERS_PROTOCOL, LetterState
 from protocol.streams.manifest_messages import MANIFEST_PROTOCOL
 from protocol.streams.member_messages import MEMBER_PROTOCOL
 from protocol.streams.peer_messages import PEER_PROTOCOL
@@ -32,6 +33,7 @@ STREAMS = (
     BLOB_PROTOCOL,
     DIAL_BACK_PROTOCOL,
     LEND_PROTOCOL,
+    LETTERS_PROTOCOL,
     MANIFEST_PROTOCOL,
     MEMBER_PROTOCOL,
     PEER_PROTOCOL,
@@ -51,7 +53,7 @@ def test_every_bound_is_listed_with_its_value() -> None:
 
 
 def test_every_stream_protocol_and_every_reason_is_specified() -> None:
-    for name in (*STREAMS, *DeclineReason, *RefusalReason, *LendRefusal):
+    for name in (*STREAMS, *DeclineReason, *RefusalReason, *LendRefusal, *get_args(LetterState)):
         assert f"`{name}`" in PAGE
     assert f"`{LEND_PROTOCOL}`, version **{LEND_MAJOR}.{LEND_MINOR}**" in PAGE
     for kind in (LendHello, *get_args(LendAnswer)):

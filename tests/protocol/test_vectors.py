@@ -58,6 +58,14 @@ from protocol.streams.lend_messages import (
     decode_lend_answer,
     decode_lend_hello,
 )
+from protocol.streams.letter_messages import (
+    AskAboutLetter,
+    HoldLetter,
+    LetterAnswer,
+    LetterReceipt,
+    LetterRequest,
+    decode_letter_message,
+)
 from protocol.streams.manifest_messages import decode_manifest_of, manifest_frame
 from protocol.streams.member_messages import MembersAnswer, MembersNews, MembersQuestion, decode_members_message
 from protocol.streams.peer_messages import PeerExchangeAnswer, PeerExchangeQuestion, decode_peer_message
@@ -82,6 +90,13 @@ STREAM_KINDS: dict[str, dict[str, type[msgspec.Struct]]] = {
     "engine": {f"request {kind.__struct_config__.tag}": kind for kind in get_args(EngineRequest)}
     | {f"answer {kind.__struct_config__.tag}": kind for kind in get_args(EngineAnswer)},
     "lend": {"hello": LendHello} | {kind.__struct_config__.tag: kind for kind in get_args(LendAnswer)},
+    "letter": {
+        "request": LetterRequest,
+        "answer": LetterAnswer,
+        "hold": HoldLetter,
+        "ask": AskAboutLetter,
+        "receipt": LetterReceipt,
+    },
     "member": {"question": MembersQuestion, "answer": MembersAnswer, "news": MembersNews},
 }
 
@@ -102,6 +117,7 @@ STREAM_DECODERS: dict[str, Callable[[bytes, Any], msgspec.Struct]] = {
     "engine": decode_engine_message,
     "handshake": decode_handshake,
     "lend": lambda raw, kind: decode_lend_hello(raw) if kind is LendHello else decode_lend_answer(raw),
+    "letter": decode_letter_message,
     "member": decode_members_message,
 }
 KINDS = {kind.__struct_config__.tag: kind for kind in get_args(Body)}
@@ -401,6 +417,7 @@ def test_refused_stream_message(vector: Any) -> None:
         "peer": limits.PEER_MESSAGE_BYTES,
         "handshake": limits.HANDSHAKE_MESSAGE_BYTES,
         "lend": limits.LEND_MESSAGE_BYTES,
+        "letter": limits.LETTER_MESSAGE_BYTES,
         "member": limits.MEMBERS_MESSAGE_BYTES,
     }[protocol]
     with pytest.raises(errors.ProtocolError) as refusal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scripts.attacks.joinings import Joining, measured, walk_of, wilson_high
+from scripts.attacks.joinings import LEAST_DAYS, Joining, accusations_in_days, main, measured, walk_of, wilson_high
 from scripts.attacks.poisoning.meeting import TOGETHER, Seen
 
 ALONE = 40
@@ -46,3 +46,18 @@ def test_level_and_scatter_of_prompts_are_measured() -> None:
 def test_no_accusation_in_few_leaves_the_interval_wide() -> None:
     assert wilson_high(0, 200) == pytest.approx(0.0188, abs=1e-3)
     assert wilson_high(0, 20) > 0.1
+
+
+@pytest.mark.parametrize("days", ["0", ".005", "-1", "nan", "ten"])
+def test_days_that_hold_no_round_are_refused_before_anything_is_recorded(
+    days: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["joinings", "--finished", "--days", days])
+    with pytest.raises(SystemExit) as refused:
+        main()
+    assert refused.value.code == 2
+    assert str(LEAST_DAYS) in capsys.readouterr().err
+
+
+def test_the_least_days_hold_a_round_of_every_run() -> None:
+    assert accusations_in_days(measured([seen(0.6)]), LEAST_DAYS, seed=1)[0] >= 0

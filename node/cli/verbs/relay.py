@@ -45,5 +45,5 @@ def relay(
     given = flags_of({"swarm.peers": peer, "swarm.listen": listen})
     options = {key: OPTIONS[key] for key in given}
     checked = check_relay(where, os.environ, assignments(sets) | given, options)
-    invite = accepted_invite(join, checked, options, as_json=as_json)
+    invite = accepted_invite(where, join, checked, options, as_json=as_json)
     become_relay(*prepared_or_exit(prepare_relay(where, checked.resolved.config, invite)), as_json=as_json)

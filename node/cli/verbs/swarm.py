@@ -14,12 +14,13 @@ import typer
 
 from node.cli.options import HomeOption, JsonOption, home_of, print_answer
 from node.home import Home
-from protocol.errors import ConfigurationError, TransportError
+from protocol.errors import ConfigurationError, TransportError, UnreachableError
 
 if TYPE_CHECKING:
     from swarm.api import SwarmStatus
 
 DAY_SECONDS = 86_400
+EXPIRES, SPOKEN_EXPIRES = "7d", "10m"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": DAY_SECONDS}
 OwnerKeyOption = Annotated[
     Path | None,
@@ -107,7 +108,12 @@ def show_cluster(home: HomeOption = None, owner_key: OwnerKeyOption = None, as_j
 def invite(
     home: HomeOption = None,
     owner_key: OwnerKeyOption = None,
-    expires: Annotated[str, typer.Option("--expires", help="How long the invite is valid: 30m, 12h, 7d.")] = "7d",
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires", help="How long the invite is valid: 30m, 12h, 7d. Default: 7d; with --spoken 10m, at most 1h."
+        ),
+    ] = None,
     seats: Annotated[int, typer.Option("--seats", help="How many peers may join by the invite.")] = 1,
     needs_owner: Annotated[
         bool, typer.Option("--needs-owner", help="The owner's node must admit each new member.")
@@ -124,6 +130,14 @@ def invite(
     qr: Annotated[
         bool, typer.Option("--qr", help="Also draw the invite as a QR code, on standard error, for a telephone.")
     ] = False,
+    spoken: Annotated[
+        bool,
+        typer.Option(
+            "--spoken",
+            help="Print 16 digits and an address to read out over the telephone instead, and wait until they are used. "
+            "The invite itself waits at this node, or at a relay of it.",
+        ),
+    ] = False,
 ) -> None:
     """Print an invite: one string that admits a new member. Protect it like a password.
 
@@ -132,6 +146,8 @@ def invite(
     starling invite --for Wren --expires 12h
 
     starling invite --qr
+
+    starling invite --spoken --for Wren
     """
     from protocol import limits
     from swarm.cluster.cluster_files import cluster_files, has_cluster
@@ -148,7 +164,15 @@ def invite(
             f"--seats takes 1 to {limits.MEMBERS}, --for at most {limits.NAME_BYTES} bytes; {seats} and "
             f"{len(name.encode())} were given"
         )
-    seconds = duration_seconds(expires, "--expires")
+    seconds = duration_seconds(expires or (SPOKEN_EXPIRES if spoken else EXPIRES), "--expires")
+    if spoken:
+        if seats != 1 or qr or seconds > limits.LETTER_SECONDS:
+            raise ConfigurationError(
+                "a code that is read out admits one newcomer within an hour: leave out --seats and --qr, and give at "
+                f"most --expires {limits.LETTER_SECONDS}s"
+            )
+        _invite_spoken(where, owner_key, address or None, seconds, needs_owner=needs_owner, name=name)
+        return
     text = signed_invite(
         where, owner_key, address or None, seconds=seconds, seats=seats, needs_owner=needs_owner, name=name
     )
@@ -157,6 +181,40 @@ def invite(
 
         segno.make(text, error="l", micro=False).terminal(sys.stderr, compact=True)
     typer.echo(text)
+
+
+def _invite_spoken(
+    home: Home, owner_key: Path | None, address: Sequence[str] | None, seconds: int, *, needs_owner: bool, name: str
+) -> None:
+    """Leaves an invite where a newcomer can ask for it, prints the code, and waits until it is used."""
+    from node.cli.spoken import leave_spoken, places_of, spoken_lines, wait_until_taken
+    from protocol import limits
+    from protocol.cluster.invite import decode_invite
+    from protocol.cluster.spoken_code import shown_code
+    from swarm.client import SwarmClient
+
+    here = swarm_here(home)
+    if here is None:
+        raise UnreachableError(
+            "no node runs here, and the invite has to wait at one: start it (starling up, or starling relay), or print "
+            "the whole invite with starling invite"
+        )
+    join_by = seconds + int(limits.CLOCK_WINDOW_SECONDS)  # for one that takes it last, by another clock
+    text = signed_invite(home, owner_key, address, seconds=join_by, needs_owner=needs_owner, name=name)
+    until_seconds = time.time() + seconds
+    with SwarmClient(home.swarm_socket) as client:
+        code, lookup, holder = leave_spoken(client, text, seconds)
+        if holder == here.peer and here.reach.is_out_of_reach:
+            typer.echo(
+                "No peer that tried can dial this node, and it has no relay: the code works on its local network.",
+                err=True,
+            )
+        places = places_of(here.addresses, holder)
+        typer.echo(f"{shown_code(code)}@{places[0]}")
+        for line in spoken_lines(code, places, until_seconds):
+            typer.echo(line, err=True)
+        revocable = decode_invite(text).invitation.key.hex()
+        typer.echo(wait_until_taken(client, lookup, revocable, until_seconds), err=True)
 
 
 def signed_invite(

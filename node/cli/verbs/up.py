@@ -166,7 +166,7 @@ def up(
     options = {key: OPTIONS[key] for key in given}
     flags = assignments(sets) | given | ({"checkpoint.from_peers": "true"} if from_peers else {})
     checked = check_start(where, os.environ, flags, options, resumed)
-    invite = accepted_invite(join, checked, options, as_json=as_json)
+    invite = accepted_invite(where, join, checked, options, as_json=as_json)
     if dry_run:
         _dry_run(where, checked, resumed, as_json=as_json)
         return
@@ -195,18 +195,26 @@ def _met(
     return {"swarm.peers": list(dict.fromkeys([*peers, *doors, *choice.doors])), "swarm.name": choice.name}
 
 
-def accepted_invite(join: str | None, checked: StartCheck, options: Mapping[str, str], *, as_json: bool) -> str | None:
-    """Returns the invite that was given, if any. If it is none, or the check has found an error, prints everything that
-    has to be corrected, for programs as the last event of a node, and exits."""
+def accepted_invite(
+    home: Home, join: str | None, checked: StartCheck, options: Mapping[str, str], *, as_json: bool
+) -> str | None:
+    """Returns the invite that was given, or the code with addresses, if any. If it is none, or the check has found an
+    error, prints everything that has to be corrected, for programs as the last event of a node, and exits."""
     findings, invite = list(checked.errors), join or os.environ.get("STARLING_JOIN") or None
     if invite is not None:
         from node.doctor.findings import error
         from node.supervision.cluster_setup import invite_text
+        from protocol.cluster.spoken_code import is_spoken
 
         try:
             invite = invite_text(invite)
+            if is_spoken(invite):
+                from node.cli.spoken import with_doors
+
+                invite = with_doors(home, invite)
         except ConfigurationError as failure:
-            findings.insert(0, error("join", str(failure), "copy the whole invite, or name the file that holds it"))
+            remedy = "copy the whole invite, name the file that holds it, or type the code as it was read out"
+            findings.insert(0, error("join", str(failure), remedy))
     if not findings:
         return invite
     import json

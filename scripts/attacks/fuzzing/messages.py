@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any
@@ -36,6 +37,8 @@ from protocol.cluster.documents import (
 )
 from protocol.cluster.invite import SCHEME, _check, decode_invite
 from protocol.cluster.signed_document import body_of, sign_document
+from protocol.cluster.spoken_code import open_letter, read_spoken, seal_letter, secrets_of
+from protocol.errors import ProtocolError
 from protocol.manifest import Manifest, decode_manifest
 from protocol.messages import Goodbye, Heartbeat, RolloutAdvert, StateAdvert
 from protocol.streams.averaging_messages import (
@@ -59,6 +62,16 @@ from protocol.streams.handshake_messages import (
     HandshakeConclusion,
     HandshakeGreeting,
     decode_handshake,
+)
+from protocol.streams.letter_messages import (
+    AskAboutLetter,
+    HoldLetter,
+    LetterAnswer,
+    LetterReceipt,
+    LetterRequest,
+    decode_letter_message,
+    decode_letter_question,
+    is_letter_request,
 )
 from protocol.streams.member_messages import (
     MembersAnswer,
@@ -85,10 +98,12 @@ from scripts.vectors.cluster_vectors import (
 )
 from scripts.vectors.plain_values import SWARM_ID
 from scripts.vectors.stream_vectors import (
+    EXAMPLE_CODE,
     averaging_messages,
     blob_messages,
     example_documents,
     handshake_messages,
+    letter_messages,
     member_messages,
     peer_messages,
 )
@@ -102,6 +117,7 @@ from swarm.averaging.pairing_rules import (
     after_event,
     reason_to_decline,
 )
+from swarm.cluster.letter_box import LetterBox
 from swarm.host import LanSwarm
 from swarm.hosts.lan import decode_swarm, decode_txt, encode_txt
 
@@ -159,6 +175,7 @@ def _streams() -> list[Target]:
     peers = (PeerExchangeQuestion, PeerExchangeAnswer)
     handshake = (HandshakeGreeting, HandshakeAnswer, HandshakeConclusion)
     members = (MembersQuestion, MembersAnswer, MembersNews)
+    letters = (LetterRequest, LetterAnswer, HoldLetter, AskAboutLetter, LetterReceipt)
     headers = [bytes.fromhex(each)[:ANSWER_HEADER_BYTES] for v in blob_messages() for each in v["answers"]]
     asked = _every(decode_handshake, handshake)
     of_cluster = one_of(*handshake, most=limits.HANDSHAKE_MESSAGE_BYTES)
@@ -170,6 +187,7 @@ def _streams() -> list[Target]:
         Target("blob answer", direct(_answer_header), headers, 4),
         Target("peer exchange", direct(_every(decode_peer_message, peers)), frames(peer_messages()), 8),
         Target("handshake of a cluster", direct(asked), frames(handshake_messages()), 8, of_cluster, 4),
+        Target("letter", direct(_letter), frames(letter_messages()), 4, one_of(*letters, most=2144), 2),
         Target("members of a cluster", direct(_members), frames(member_messages()), 8, of_members, 4),
     ]
 
@@ -204,6 +222,21 @@ def _answer_header(raw: bytes) -> None:
     if len(raw) >= ANSWER_HEADER_BYTES:  # a reader never has fewer
         _, size_bytes = decode_answer_header(raw[:ANSWER_HEADER_BYTES])
         id_of_chunk_hashes(size_bytes, [raw] * (len(raw) % 3))
+
+
+def _letter(raw: bytes) -> None:
+    """Decodes a message, and does what a member does next."""
+    box = LetterBox()
+    if is_letter_request(raw):
+        box.take(0.0, decode_letter_message(raw, LetterRequest).lookup, PEER.peer_id)
+        return
+    kinds: tuple[Any, ...] = (LetterAnswer, LetterReceipt)
+    with suppress(ProtocolError):
+        decode_letter_message(raw, kinds[sum(raw[:2]) % len(kinds)])
+    question = decode_letter_question(raw)
+    if isinstance(question, HoldLetter):
+        box.hold(0.0, PEER.peer_id, question)
+    box.receipt(0.0, question.lookup, PEER.peer_id)
 
 
 def _members(raw: bytes) -> None:
@@ -295,9 +328,14 @@ def _texts() -> list[Target]:
     def read(raw: bytes) -> None:
         read_invite(raw.decode("utf-8", "replace"), _HOUR)
 
+    derived = secrets_of(EXAMPLE_CODE)
+    typed = f"{EXAMPLE_CODE[:4]}-{EXAMPLE_CODE[4:]} @ 192.0.2.7".encode()
+
     return [
         Target("text of an invite", direct(read), [invite.encode(), longest], 1, lambda _: longest, 0.1),
         Target("body of an invite", lambda raw: partial(read, _invite_text(raw).encode()), [body], 0.03),
+        Target("code that was read out", direct(lambda raw: read_spoken(raw.decode("utf-8", "replace"))), [typed], 1),
+        Target("sealed letter", direct(partial(open_letter, derived)), [seal_letter(derived, invite)], 1),
         Target("addresses on the local network", direct(heard), [txt], 8),
     ]
 

@@ -130,13 +130,18 @@ class SimulatedConnections:
     async def prove(self, address: Address, deadline_seconds: float) -> None:
         with deadline(deadline_seconds, f"dialling {address} anew"):
             await anyio.sleep(2 * max(self._conditions.delay_seconds))
-            target = self._hosts.get(address.rpartition("/p2p/")[2])
-            if target is None or not target.is_running or target.connections.address != address:
+            ends = (address, f"{address}/p2p/") if "/p2p/" not in address else (address,)
+            target = next((h for h in self._hosts.values() if h.connections.address.startswith(ends)), None)
+            if target is None or not target.is_running:
                 raise UnreachableError(f"no host listens at {address}")
             if not target.connections.can_be_dialled or self._conditions.is_partitioned(
                 self._ourselves, target.peer_id
             ):
                 await anyio.sleep_forever()
+            if self._host.handshake is not None or target.handshake is not None:
+                dialler, dialled = (self._ourselves, self._host.handshake), (target.peer_id, target.handshake)
+                delay_seconds = max(self._conditions.delay_seconds)
+                await perform_handshake(dialler, dialled, address, delay_seconds=delay_seconds)
 
     async def reserve(self, relay: PeerId, deadline_seconds: float) -> float:
         with deadline(deadline_seconds, f"reserving at {relay}"):

@@ -2,7 +2,7 @@
 import { array, bin, bool, counter, decoded, hash16, hash32, int, name, oneOf, optional, str, struct, union, withDefault } from './encoding.js'
 
 const MEBI = 2 ** 20
-export const MOST_BYTES = { averaging: 1024, blobs: 65_536, peers: 32_768, handshake: 303_104, members: 427_008, lends: 4096 }
+export const MOST_BYTES = { averaging: 1024, blobs: 65_536, peers: 32_768, handshake: 303_104, members: 427_008, lends: 4096, letters: 2144 }
 const address = str(256)
 const own = array(address, 0, 8)
 const offer = struct(hash16, hash16, name, counter, hash32, int(1, 2 ** 40))
@@ -30,6 +30,7 @@ const lendAnswer = union({
   terms: struct(str(512), int(0, 65_536), bool, name, hash16), refused: struct(name, str(512))
 })
 const membersQuestion = struct(bin(0, 131_072), counter, counter)
+const letterState = oneOf('waiting', 'taken', 'expired', 'unknown', 'full')
 const news = struct(array(document, 0, 128), revocations, document)
 
 const KINDS = {
@@ -41,6 +42,11 @@ const KINDS = {
   lend: {
     hello: union({ hello: struct(version, version, hash32, name) }), terms: lendAnswer, refused: lendAnswer,
     most: MOST_BYTES.lends
+  },
+  letter: {
+    request: union({ letter: struct(hash16) }), answer: struct(letterState, bin(0, 2016)),
+    hold: union({ hold: struct(hash16, hash32, bin(1, 2016), int(1, 3600)) }), ask: union({ ask: struct(hash16) }),
+    receipt: struct(letterState, withDefault(str(64), '')), most: MOST_BYTES.letters
   },
   member: { question: membersQuestion, answer: struct(membersQuestion, news), news, most: MOST_BYTES.members }
 }

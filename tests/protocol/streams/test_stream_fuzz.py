@@ -36,6 +36,16 @@ from protocol.streams.handshake_messages import (
     decode_handshake,
 )
 from protocol.streams.lend_messages import decode_lend_answer, decode_lend_hello
+from protocol.streams.letter_messages import (
+    AskAboutLetter,
+    HoldLetter,
+    LetterAnswer,
+    LetterReceipt,
+    LetterRequest,
+    decode_letter_message,
+    decode_letter_question,
+    is_letter_request,
+)
 from protocol.streams.member_messages import (
     CREDENTIAL_DIGEST_BYTES,
     MembersAnswer,
@@ -157,6 +167,19 @@ def test_handshake_message(raw: bytes) -> None:
         except ProtocolError:
             continue
         check(message, lambda again, kind=kind: decode_handshake(again, kind))
+
+
+@given(received("letter"))
+@examples(150)
+def test_letter_message(raw: bytes) -> None:
+    kinds: tuple[Any, ...] = (LetterRequest, LetterAnswer, HoldLetter, AskAboutLetter, LetterReceipt)
+    for kind in kinds:
+        with suppress(ProtocolError):
+            message = decode_letter_message(raw, kind)
+            check(message, lambda again, kind=kind: decode_letter_message(again, kind))
+            assert is_letter_request(raw) == (kind is LetterRequest)
+    with suppress(ProtocolError):
+        check(decode_letter_question(raw), decode_letter_question)
 
 
 @given(received("member"))

@@ -74,7 +74,9 @@ class Lab:
     def now(self, ahead_seconds: float = 0.0) -> float:
         return EPOCH + DAY + anyio.current_time() + ahead_seconds
 
-    def invite(self, *members: SwarmService, psk: bytes = PSK, at: Sequence[str] = (), **changes: object) -> Invite:
+    def invite(
+        self, *members: SwarmService | RelayService, psk: bytes = PSK, at: Sequence[str] = (), **changes: object
+    ) -> Invite:
         """An invite by the owner with the addresses of ``members``, or with those of ``at``."""
         self._invites += 1
         key = key_of(f"invitation {self._invites}")

@@ -88,7 +88,7 @@ class Dialling:
 
     async def prove(self, address: Address, deadline_seconds: float) -> None:
         """As ``swarm.host.Host.prove``."""
-        maddr, peer = parse_address(address)
+        maddr, peer = _parsed(address)
         with deadline(deadline_seconds, f"dialling {address} anew"):
             try:
                 raw = await self._tcp.dial_anew(maddr)
@@ -103,10 +103,15 @@ class Dialling:
 
 def parse_address(address: Address) -> tuple[Multiaddr, ID]:
     """Splits an address into the part to dial and the peer expected there. Raises ``UnreachableError``."""
-    where, separator, peer = address.rpartition("/p2p/")
-    if not separator:
+    maddr, peer = _parsed(address)
+    if peer is None:
         raise UnreachableError(f"{address} names no peer; an address ends in /p2p/<peer id>")
+    return maddr, peer
+
+
+def _parsed(address: Address) -> tuple[Multiaddr, ID | None]:
+    where, separator, peer = address.rpartition("/p2p/")
     try:
-        return Multiaddr(where), ID.from_string(peer)
+        return (Multiaddr(where), ID.from_string(peer)) if separator else (Multiaddr(address), None)
     except (MultiaddrError, ValueError) as error:
         raise UnreachableError(f"{address} is not an address: {error}") from error

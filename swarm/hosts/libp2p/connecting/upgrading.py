@@ -22,6 +22,7 @@ from libp2p.network.connection.exceptions import RawConnError
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer.exceptions import MultiselectClientError, MultiselectError
+from libp2p.security.exceptions import HandshakeFailure
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.security.secure_session import SecureSession
@@ -77,7 +78,10 @@ class Upgrader(TransportUpgrader):
         if self._handshake is not None:
             raw_conn = PrivateConnection(raw_conn, self._handshake.keys())
         try:
-            connection = await super().upgrade_security(raw_conn, is_initiator, peer_id)
+            if is_initiator and peer_id is None:
+                connection = await self._secure_with_any(raw_conn)
+            else:
+                connection = await super().upgrade_security(raw_conn, is_initiator, peer_id)
         except SecurityUpgradeFailure as failure:
             if isinstance(innermost_cause(failure), PrivateNetworkError):
                 self._failures.note("private network", failure)
@@ -102,6 +106,13 @@ class Upgrader(TransportUpgrader):
         if self._handshake is not None:
             await self._perform_handshake(self._handshake, connection, is_initiator)
         return connection
+
+    async def _secure_with_any(self, raw_conn: IRawConnection) -> ISecureConn:
+        """As the library's own for an expected peer: here Noise proves whichever peer answers."""
+        try:
+            return await self.security_multistream.secure_outbound(raw_conn, cast(ID, None))
+        except (MultiselectError, MultiselectClientError, HandshakeFailure) as error:
+            raise SecurityUpgradeFailure("no secure connection") from error
 
     async def _perform_handshake(self, handshake: Handshake, connection: ISecureConn, is_initiator: bool) -> None:
         async def send(frame: bytes) -> None:
