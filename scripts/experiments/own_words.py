@@ -93,9 +93,9 @@ def rows_of(runs: Runs, rounds: int) -> list[list[str]]:
 def document(runs: Runs, rounds: int, command: str) -> Document:
     intro = (
         "Four nodes write free text before each answer, `get d,c,b,a so>dcba` or `d then c then b then a!>dcba`; only "
-        "what follows the mark is scored. Each has one skill and lacks three. All can read a remark with the answer, as "
-        "models that follow instructions can; models that cannot learn nothing from free text of strangers. Success is "
-        "sampled on held-out questions; ± is the 95 % interval over seeds (Student's t)."
+        "what follows the mark is scored. Each has one skill and lacks three. All can read a remark with the answer, "
+        "as models that follow instructions can; models that cannot learn nothing from free text of strangers. Success "
+        "is sampled on held-out questions; ± is the 95 % interval over seeds (Student's t)."
     )
     written = EXPERIMENT.page("Free text, copied or in own words", intro, runs, command)
     header = [
