@@ -9,7 +9,8 @@ import pytest
 
 from node.tasks.canonical import is_canonical
 from node.tasks.split import training_prompt
-from scripts.attacks.poisoning.hail_run import CLEAN, TASKS, HailPlan, execute
+from scripts.attacks.hail import figures
+from scripts.attacks.poisoning.hail_run import CLEAN, TASKS, HailPlan, HailResult, Measured, execute
 from scripts.attacks.poisoning.payloads import CROWD, CROWD_ROUNDS, HONEST, PAYLOADS, announced, answer
 from scripts.experiments.models import SCRATCH_PADS, character_tokenizer, network
 
@@ -70,3 +71,23 @@ def test_a_learner_beside_attackers_is_measured_with_them_and_afterwards(kind: s
     assert any("attacker-0" in used for used in result.used) is (kind != CLEAN)
     for measured in (result.attacked, result.afterwards):
         assert set(measured.success) == set(TASKS) and set(measured.payloads) == set(PAYLOADS)
+
+
+def result(kind: str, share: float, on_others: float, success: float) -> HailResult:
+    """Returns a run whose attackers answered the first two tasks."""
+    plan = HailPlan(kind, "as it is", 1, 2, 0, 2, 1, 0, 2, "victim", ("honest",) * 3)
+    shares = {task: share if n < plan.attacked else on_others for n, task in enumerate(TASKS)}
+    measured = Measured(dict.fromkeys(TASKS, success), dict.fromkeys(PAYLOADS, shares))
+    used = [{"attacker-0": 1, "honest": 1}, {"honest": 2}, {"attacker-1": 1}]
+    return HailResult(plan.key, 0, 1.0, 1.0, plan, [], used, {}, [], measured, measured)
+
+
+def test_payload_on_attacked_tasks_and_on_others_is_told_apart_and_compared_with_clean() -> None:
+    setting = ("as it is", 1)
+    runs = {(setting, CLEAN): [result(CLEAN, 0.1, 0.0, 0.8)], (setting, "phrase"): [result("phrase", 0.5, 0.3, 0.4)]}
+    found = {figure.name.removeprefix("as it is, phrase, 1 of 4, "): figure.value for figure in figures(runs)}
+    assert found["payload - clean"] == pytest.approx(0.4)
+    assert found["payload - clean, tasks not attacked"] == pytest.approx(0.3)
+    assert found["payload - clean, 1 rounds after they left"] == pytest.approx(0.35)
+    assert found["success / clean"] == pytest.approx(0.5)
+    assert found["rounds of influence, most"] == 2
