@@ -12,8 +12,8 @@ learner's own completions that have the payload, less that of the same learner b
 the answer, of the limit. With ``--attacked 2`` the attackers answer the first two tasks alone, and the other two are
 measured apart. A round of influence is one in which a group of an attacker was trained on.
 
-``--condition`` is how the learner learns: "as it is", the defaults; "unguarded", without any bound on peers; "alone",
-from nobody.
+``--condition`` is how the learner learns: "as it is", the defaults; "copied", free text as it was written; "unguarded",
+so, and without any bound on peers; "alone", from nobody.
 
 A finished run is a file, so the same command continues after an interruption, and starts anew once the learner's code
 has changed. Examples:

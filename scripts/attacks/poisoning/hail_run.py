@@ -58,7 +58,8 @@ class Condition:
 
 CONDITIONS: Final[Mapping[str, Condition]] = {
     "as it is": Condition(),
-    "unguarded": Condition(guard=NoGuard),
+    "copied": Condition({"objective": {"research": {"free_text": "copy"}}}),
+    "unguarded": Condition({"objective": {"research": {"free_text": "copy"}}}, guard=NoGuard),
     "alone": Condition({"learner": {"foreign_groups": 0}}),
 }
 
