@@ -33,7 +33,7 @@ from node.learner.objective.report import ObjectiveReport
 from node.learner.objective.training_groups import foreign_training_group
 from node.policy.tokens import TokenTable
 from node.tasks.answers import RIGHT
-from node.tasks.canonical import is_canonical
+from node.tasks.canonical import is_canonical, is_own_text
 from node.tasks.scorer import Scores
 from node.tasks.split import Part, part_of
 from node.tasks.task import Prompt, Task
@@ -77,8 +77,8 @@ class VerifiedGroup:
 class ForeignCandidates:
     """Checks foreign groups and prepares them for training. Called from the learner's thread; keeps nothing.
 
-    ``context`` is the number of positions that the learner's model has. ``copies_free_text`` says
-    of a task whether right answers of peers are copied whatever stands around them.
+    ``context`` is the number of positions that the learner's model has. ``copies_free_text`` says of a
+    task whether right answers of peers are copied with the text around them.
     """
 
     intake: RolloutIntake
@@ -163,10 +163,9 @@ class ForeignCandidates:
     def _is_copied(self, group: VerifiedGroup, completion: Completion) -> bool:
         """Whether a right completion is copied: where the task itself would write this very text, or where free text is
         copied and it is worth copying."""
-        text = completion.text.decode("utf-8", "replace")
-        if self.copies_free_text(group.prompt.ref.task):
-            return is_canonical(self.tasks[group.prompt.ref.task], group.prompt, text)
-        return text == group.prompt.answer
+        task, text = self.tasks[group.prompt.ref.task], completion.text.decode("utf-8", "replace")
+        worth_copying = is_canonical if self.copies_free_text(task.name) else is_own_text
+        return worth_copying(task, group.prompt, text)
 
     def report_use(
         self,
