@@ -32,7 +32,7 @@ class KnowsItsForm(Protocol):
 
 @runtime_checkable
 class HasFreeText(Protocol):
-    """A task whose answers may have any text around what is scored, so that even the bare answer is one style of many."""
+    """A task whose answers may have any text around what is scored: the bare answer is then one style of many."""
 
     has_free_text: bool
 
