@@ -79,6 +79,7 @@ class RoundLearning:
             for group, hint in zip(foreign_batch, hints, strict=True)
         ]
         own_words = self._own_words(scored)
+        record.hints, record.hints_right = len(scored.hinted), len(own_words)
         foreign_sources = [(each.prompt.ref.task, each.foreign.peer) for each in verified]
         foreign_sources += [(hint.task, hint.peer) for hint, _ in own_words]
         foreign_batch += [group for _, group in own_words]
