@@ -30,13 +30,13 @@ from scripts.attacks.poisoning.learning import (
     RECORDINGS,
     Board,
     Learnt,
-    Settings,
     configured,
     learner_on,
     recorded,
     rounds_beside,
 )
 from scripts.attacks.poisoning.payloads import ATTACKS, CROWD, PAYLOADS, announced
+from scripts.experiments.harness.experiment import Settings
 from scripts.experiments.harness.nodes_run import OwnProcessScorer
 from scripts.experiments.harness.plans import SHAPING
 from scripts.experiments.harness.skills import scratch_pad_tasks

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 from unittest.mock import patch
 
 import msgspec
@@ -40,6 +40,7 @@ from protocol.rollouts import Group, advert_of, decode_group, encode_group
 from scripts import REPOSITORY
 from scripts.attacks.poisoning.careless import NoGuard
 from scripts.attacks.poisoning.kinds import Crowd
+from scripts.experiments.harness.experiment import Settings
 from scripts.experiments.harness.nodes_run import ROUND_SECONDS, WAIT_SECONDS, OwnProcessScorer, WaitingIntake
 from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted
 
@@ -52,7 +53,6 @@ RECORDINGS: Final = REPOSITORY / ".experiments" / "poisoners"
 TASKS: Final[Mapping[str, Task]] = {task.name: task for task in DEFAULT_TASKS}
 
 
-Settings = Mapping[str, Mapping[str, Any]]  # sections of a node's configuration
 KEPT_GROUPS: Final = 4096  # as many as a swarm process keeps
 
 
