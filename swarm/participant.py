@@ -32,6 +32,7 @@ from swarm.cluster.letter_exchange import LetterExchange
 from swarm.cluster.member_exchange import MemberExchange
 from swarm.cluster.membership import Membership
 from swarm.host import Host, PeerId
+from swarm.kept_port import keep_listening_port
 from swarm.peers.claimed_addresses import claimed_addresses
 from swarm.peers.connectivity import watch_connectivity
 from swarm.peers.keeping import TRIAL_HEARTBEATS
@@ -193,7 +194,9 @@ class Participant:
             tasks.start_soon(duty)
         if self._members is not None:
             tasks.start_soon(self._members.run)
-        self._emit("ready", {"peer": self.host.peer_id, "addresses": list(self.host.addresses())})
+        addresses = list(self.host.addresses())  # this machine's own: no relay or router was asked yet
+        self._keep_port(addresses)
+        self._emit("ready", {"peer": self.host.peer_id, "addresses": addresses})
         self.started.set()
         await self._leaving.wait()
         await self.say(Goodbye(self.goodbye))
@@ -301,6 +304,12 @@ class Participant:
         while True:
             await anyio.sleep(SAVE_SECONDS)
             self._save()
+
+    def _keep_port(self, addresses: list[str]) -> None:
+        try:
+            keep_listening_port(self._settings.listen, self._settings.port_path, addresses)
+        except StorageError as error:
+            log.error("the next start may use another port: %s", error)
 
     def _save(self) -> None:
         """Writes reputations and addresses; a disk that does not take them is logged."""

@@ -19,7 +19,7 @@ from protocol.streams.manifest_messages import decode_manifest_of
 class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The node's data directory, its swarm, and the limits of what it may use."""
 
-    home: str  # the data directory; holds identity.key, swarm.sock, blobs/, peers.json, trust.json
+    home: str  # the data directory; holds identity.key, swarm.sock, swarm.port, blobs/, peers.json, trust.json
     swarm_name: Name
     swarm_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]  # hex of ``Manifest.swarm_id``
     manifest: str = ""  # hex of the open swarm's manifest, for peers that ask; empty: they get none
@@ -42,6 +42,11 @@ class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def home_path(self) -> Path:
         return Path(self.home)
+
+    @property
+    def port_path(self) -> Path:
+        """The file with the port at which this node listened last."""
+        return self.home_path / "swarm.port"
 
     @property
     def swarm_id_bytes(self) -> bytes:

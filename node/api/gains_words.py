@@ -50,7 +50,7 @@ def gains_sentence(answer: GainsAnswer) -> str:
         said += f" All of the change may be chance (its error is {answer.error:.2f})."
     if answer.started_from_peers:
         said += " It began with weights of peers."
-    fallen = [(loss.task, loss.best, loss.now) for loss in answer.losses]
+    fallen = [(lost_task(loss), loss.best, loss.now) for loss in answer.losses]
     lower = [each.task for each in answer.tasks if each.change is not None and each.change < 0]
     if fallen:
         said += f" {lost_sentence(fallen)}"
@@ -88,6 +88,12 @@ def changed(by: float | None) -> str:
     return "within chance" if by is None else f"{by:+.2f}"
 
 
+def lost_task(loss: Loss) -> str:
+    """Names the task of a loss, and says where it is of greedy answers: practice, beside which it stands, samples its
+    answers, and may rise meanwhile."""
+    return f"{loss.task} (greedy answers)" if loss.measured == "held-out" else loss.task
+
+
 def fell(task: str, best: float, now: float) -> str:
     """Names one task that fell, with the figures: "add from 0.76 to 0.11"."""
     return f"{task} from {best:.2f} to {now:.2f}"
@@ -104,10 +110,8 @@ def lost_sentence(fallen: Sequence[tuple[str, float, float]]) -> str:
 def loss_sentence(loss: Loss) -> str:
     """Describes one loss: the figures, since when, and what else changed meanwhile."""
     on = " on held-out prompts" if loss.measured == "held-out" else ""
-    said = (
-        f"{loss.task} has fallen{on} from {loss.best:.2f} (round {loss.best_round}) to {loss.now:.2f}, since round "
-        f"{loss.since_round}."
-    )
+    since = f", since round {loss.since_round}" if loss.since_round != loss.best_round else ""
+    said = f"{lost_task(loss)} has fallen{on} from {loss.best:.2f} (round {loss.best_round}) to {loss.now:.2f}{since}."
     return f"{said} Meanwhile: {'; '.join(loss.went_with)}." if loss.went_with else said
 
 

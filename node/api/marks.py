@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from node.api.gains_words import fell
+from node.api.gains_words import fell, lost_task
 from node.api.types import Loss, Mark
 from node.events import (
     Averaged,
@@ -97,7 +97,7 @@ class Marks:
                 pass
 
     def add_loss(self, loss: Loss, *, time_seconds: float, round_number: int) -> None:
-        self._add("loss", time_seconds, round_number, (fell(loss.task, loss.best, loss.now),))
+        self._add("loss", time_seconds, round_number, (fell(lost_task(loss), loss.best, loss.now),))
 
     def answer(self, *, since_seconds: float = float("-inf")) -> tuple[Mark, ...]:
         """Returns the marks that ended at that time or later, oldest first; at most ``MAX_MARKS``."""

@@ -29,10 +29,11 @@ class KnownName:
 
     name: str  # escaped
     id: str  # of a peer, or an invitation's public key in hexadecimal
+    kind: str = ""  # what it is, where several kinds can have the name
 
     @classmethod
-    def of(cls, name: str, id: str) -> KnownName:
-        return cls(printable(name, NAME_BYTES), id)
+    def of(cls, name: str, id: str, kind: str = "") -> KnownName:
+        return cls(printable(name, NAME_BYTES), id, kind)
 
 
 def id_of(named: str, *known: Iterable[KnownName], where: str) -> str:
@@ -46,11 +47,12 @@ def id_of(named: str, *known: Iterable[KnownName], where: str) -> str:
         return named
     shown = printable(named, NAME_BYTES)
     for place in places:
-        ids = list(dict.fromkeys(each.id for each in place if each.name == shown and shown))
-        if len(ids) == 1:
-            return ids[0]
-        if ids:
-            raise ConfigurationError(f"{len(ids)} are called {shown}: {_listed(ids)}; give one of these ids instead")
+        kinds = {each.id: each.kind for each in place if each.name == shown and shown}
+        if len(kinds) == 1:
+            return next(iter(kinds))
+        if kinds:
+            ids = _listed([f"{kind} {id}".lstrip() for id, kind in kinds.items()])
+            raise ConfigurationError(f"{len(kinds)} are called {shown}: {ids}; give one of these ids instead")
     names = dict.fromkeys(each.name for place in places for each in place if each.name)
     here = f"; known are {_listed(list(names))}" if names else ""
     raise ConfigurationError(f"{shown} is neither a peer id nor the name of one{here} ({where} lists them)")

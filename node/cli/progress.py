@@ -51,6 +51,7 @@ ALONE_LINE_SECONDS = 300.0  # between two reminders that the node trains alone
 LINE_SECONDS: Mapping[type[Event], float] = {CheckpointSaved: 60.0, Evaluated: 60.0, Averaged: 300.0}  # between two
 MAX_LOSSES_SHOWN = 3  # in the panel
 MAX_PEERS_SHOWN = 7
+ECHO_COLUMNS = 2  # left free beside the panel: a terminal's "^C" there would push it up a line, and a piece would stay
 SCROLLED_LINES = 200  # that wait for a terminal which nobody reads
 
 
@@ -233,7 +234,7 @@ class PanelObserver:
         if status.join is not None and status.join.commands and self._join_line != status.join.commands[0]:
             self._join_line = status.join.commands[0]
             self._scroll(wording.join_line(status.join))
-        self._live.update(panel(status, peers), refresh=False)
+        self._live.update(panel(status, peers, self._live.console.width - ECHO_COLUMNS), refresh=False)
         self._draw()
 
     def on_outcome(self, outcome: RunOutcome) -> None:
@@ -255,8 +256,9 @@ class PanelObserver:
         self._live.refresh()
 
 
-def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
-    """Returns one frame: what the node does now. Strings from peers are text, neither markup nor control sequences."""
+def panel(status: NodeStatus, peers: PeersAnswer, width: int | None = None) -> Panel:
+    """Returns one frame, as wide as the terminal by default: what the node does now. Strings from peers are text,
+    neither markup nor control sequences."""
     facts = Table.grid(padding=(0, 2))
     facts.add_row("now", Text(status.waiting_for))
     for name, text in (
@@ -295,7 +297,7 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
     lines = [Text(f"  {wording.panel_peer_line(peer)}", overflow="ellipsis", no_wrap=True) for peer in connected]
     below = Text(wording.alone_line(swarm) if swarm is not None else "")
     title = Text(f"starling {status.version}  {status.name}  up {duration(status.uptime_seconds)}")
-    return Panel(Group(facts, *lines, *([below] if below.plain else [])), title=title, title_align="left")
+    return Panel(Group(facts, *lines, *([below] if below.plain else [])), title=title, title_align="left", width=width)
 
 
 def _written(out: io.TextIOBase | None, line: str) -> io.TextIOBase | None:

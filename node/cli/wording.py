@@ -96,10 +96,10 @@ def evaluated_line(measured: Evaluated) -> str:
     if measured.round == 0:
         when, best = "before round 1", ""
     elif measured.best_round == measured.round:
-        when, best = f"after round {measured.round}", ", the best so far"
+        when, best = f"after round {measured.round}", ", the best so far on the validation set"
     else:
         when = f"after round {measured.round}"
-        best = f", the best is {measured.best_reward:.3f} at round {measured.best_round}"
+        best = f"; on the validation set the best is round {measured.best_round}, here {measured.best_reward:.3f}"
     rewards = rewards_by_task(measured.reward_by_task)
     return f"evaluated {when}: {measured.reward:.3f} on held-out prompts, greedy [{rewards}]{best}"
 
@@ -330,8 +330,8 @@ def _swarm_facts(status: NodeStatus) -> dict[str, str]:
         "swarm": f"{printable(swarm.swarm)} ({swarm.swarm_id}), {counted(swarm.connected_peers, 'peer')} connected, "
         f"{size(swarm.sent_bytes)} sent, {size(swarm.received_bytes)} received"
         + (f", announcements rejected: {rejected}" if rejected else ""),
-        "groups": f"since the swarm process started {swarm.groups_announced} announced to peers, "
-        f"{swarm.groups_fetched} fetched by them",
+        "groups": f"since the swarm process started {swarm.groups_announced} announced while a peer was connected, "
+        f"{swarm.groups_fetched} fetched by peers",
         "alone": one_line(swarm.alone_because or "", 600),
         "reach": "\n".join(reach_lines(swarm)),
         "address": "\n".join(map(printable, swarm.addresses)),

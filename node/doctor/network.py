@@ -34,7 +34,7 @@ def judge_listening(facts: ListenFacts) -> Finding:
         remedy = _bind_remedy(facts.bind_error, facts.endpoint)
         return error("port", f"cannot listen on {listen} ({facts.bind_error})", remedy)
     if facts.endpoint.port == 0:
-        return ok("port", f"{listen}: the node takes any free port; a router can only forward a fixed one")
+        return ok("port", f"{listen}: any free port, and the same again while it is free; a router needs a fixed one")
     return ok("port", f"{listen} is free")
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from node.api.gains_words import fell
+from node.api.gains_words import fell, lost_task
 from node.printable import printable
 from node.quantities import counted, duration, size, times
 from node.report.facts import RunFacts
@@ -89,7 +89,7 @@ def _from_others(facts: RunFacts) -> str:
 
 def _lost(facts: RunFacts) -> str:
     losses = facts.gains.losses[:MAX_LOST_SHOWN]
-    return ", ".join(fell(loss.task, loss.best, loss.now) for loss in losses) or "nothing"
+    return ", ".join(fell(lost_task(loss), loss.best, loss.now) for loss in losses) or "nothing"
 
 
 _ROWS: Final[Mapping[str, Callable[[RunFacts], str]]] = {

@@ -23,7 +23,7 @@ from node.api.access import load_or_create_token
 from node.api.answers import escaped_event, lost_line, waiting_for
 from node.api.join import join_of
 from node.api.losses import MAX_LOSSES
-from node.api.own_port import ports_to_try, remember
+from node.api.own_port import ports_to_try
 from node.api.record import RunRecord, recorded_run
 from node.api.server import served
 from node.api.types import NodeState, NodeStatus, Paused, PeersAnswer
@@ -54,6 +54,7 @@ from node.version import VERSION
 from protocol.errors import StorageError
 from swarm.client import SwarmClient
 from swarm.exit_codes import ExitCode
+from swarm.kept_port import keep_port
 
 LOG_BYTES = 16 << 20  # of each process's log, the older half included
 POLL_SECONDS = 1.0  # between two looks at the swarm process
@@ -155,7 +156,7 @@ class Supervisor:
         if self._config.api.port != "auto":
             return
         try:
-            remember(self._home.api_port, port)
+            keep_port(self._home.api_port, port)
         except StorageError as failure:
             self._note(f"The next start may use another port for the web page: {failure}")
 

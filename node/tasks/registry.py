@@ -72,10 +72,8 @@ def named_tasks(name: str) -> Sequence[Task]:
     if name in plugins:
         return [load_task(name)]
     known = [*TASK_SETS, *BUILT_IN_TASKS, *plugins]
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    raise ConfigurationError(
-        f"tasks.names: there is no task or set {name!r}; the nearest is {nearest[0]!r}, and starling tasks lists all"
-    )
+    nearest = "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(name, known, n=1))
+    raise ConfigurationError(f"tasks.names: there is no task or set {name!r}{nearest} (starling tasks lists all)")
 
 
 def manifest_tasks(tasks: Iterable[Task]) -> tuple[ManifestTask, ...]:

@@ -6,6 +6,7 @@ from protocol.errors import ConfigurationError
 from protocol.identity import NodeKey
 from swarm.host import Handshake, Host, LanSwarm
 from swarm.hosts.bandwidth import Bandwidth
+from swarm.kept_port import listen_again
 from swarm.settings import ServiceSettings
 
 
@@ -16,6 +17,7 @@ def host_for(settings: ServiceSettings, key: NodeKey, handshake: Handshake | Non
     handshake before the multiplexer, so that anybody could connect; and where the daemon is not installed.
     """
     lan_swarm = None if settings.private else LanSwarm(settings.swarm_id, settings.swarm_name)
+    listen = [listen_again(settings.listen, settings.port_path)]
     bandwidth = Bandwidth(settings.upload_bytes_per_second, settings.download_bytes_per_second)
     if settings.host == "go":
         if handshake is not None:
@@ -27,7 +29,7 @@ def host_for(settings: ServiceSettings, key: NodeKey, handshake: Handshake | Non
 
         return GoHost(
             key,
-            [settings.listen],
+            listen,
             home=settings.home_path,
             lan_discovery=settings.lan_discovery,
             lan_swarm=lan_swarm,
@@ -37,7 +39,7 @@ def host_for(settings: ServiceSettings, key: NodeKey, handshake: Handshake | Non
 
     return Libp2pHost(
         key,
-        [settings.listen],
+        listen,
         mesh_degree=settings.mesh_degree,
         lan_discovery=settings.lan_discovery,
         lan_swarm=lan_swarm,

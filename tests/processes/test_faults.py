@@ -89,7 +89,9 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_training_goes_on(proces
     assert not_saved["saved_round"] == 0 and not_saved["round"] >= fault["round"]
     said = processes.run("status", "--home", str(node.home)).stdout
     assert "NOT SAVED: rounds 1 to" in said and "there is no checkpoint" in said
-    assert node.stop() == 74, "what was learnt is lost: that is no success"
+    down = processes.run("down", "--home", str(node.home))
+    assert down.returncode == node.end() == 74, "what was learnt is lost: that is no success"
+    assert "were never saved (there is no checkpoint)" in down.stdout
     lost, done = node.of_kind("stopped")[-1]["lost"], node.of_kind("round")[-1]["round"]
     assert (lost["saved_round"], lost["round"]) == (0, done)
     assert f"rounds 1 to {done} were never saved" in node.events[-1]["because"]

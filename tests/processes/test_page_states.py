@@ -60,6 +60,11 @@ import('/assets/skills.js').then(({ headline }) => {
   const words = (part) => part.text ?? part.children.map(words).join('');
   done(headline('ann', arguments[0], null).map(words).join(' | '));
 });"""
+PICTURE = """const done = arguments[1];
+import('/assets/skills.js').then(({ picture }) => {
+  const words = (part) => part.text ?? (part.children ?? []).map(words).join('');
+  done(picture(arguments[0]).map(words).join(' | '));
+});"""
 
 
 @pytest.fixture(scope="module")
@@ -363,6 +368,27 @@ def test_a_sentence_says_what_fell_where_a_number_is_red_and_nothing_of_what_may
     assert "may be chance but for add −0.17" in fallen and "ann stands at" in fallen
     assert "forgotten nothing" in calm and not set(calm) & set("+−±")
     assert [(kind, width) for kind, _, width in chance if width] == [("alone", 0.51)]
+
+
+@pytest.mark.parametrize(
+    ("measured", "named", "is_drawn"), [("practice", "add", True), ("held-out", "add (greedy answers)", False)]
+)
+def test_fall_of_greedy_answers_is_named_so_and_not_drawn_on_a_bar_of_sampled_ones(
+    browser: WebDriver, measured: str, named: str, is_drawn: bool
+) -> None:
+    task = {"task": "add", "first": 0.2, "before": 0.2, "now": 0.5, "change": 0.3, "peers": []}
+    task |= {"from_others": 0.0, "from_itself": 0.3, "not_attributed": 0.0}
+    gains = {
+        "others_since_round": None, "mean_first": 0.2, "mean_before": 0.2, "mean_now": 0.5, "from_others": 0.0,
+        "from_itself": 0.3, "not_attributed": 0.0, "peers": [], "change": 0.3, "tasks": [task],
+        "losses": [{"task": "add", "measured": measured, "best": 0.8, "now": 0.5}],
+    }  # fmt: skip
+    with served_page("starting", 0) as port:
+        opened(browser, port)
+        said = browser.execute_async_script(SENTENCES, gains)
+        drawn = browser.execute_async_script(PICTURE, gains)
+    assert f"Lost: {named} fell from 0.80 to 0.50." in said
+    assert ("below its best" in drawn) is is_drawn
 
 
 def test_what_the_owner_must_know_at_once_is_told_in_words(browser: WebDriver) -> None:

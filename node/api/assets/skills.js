@@ -90,7 +90,10 @@ function losses({ losses: lost, tasks }) {
       ? [key("lost", "Lower than before"), `: ${listed(fallen)}.`]
       : ["It has forgotten nothing that it could do."];
   }
-  const named = lost.slice(0, 2).map(({ task, best, now }) => `${task} fell from ${score(best)} to ${score(now)}`);
+  const greedy = ({ measured }) => (measured === "held-out" ? " (greedy answers)" : "");
+  const named = lost
+    .slice(0, 2)
+    .map((loss) => `${loss.task}${greedy(loss)} fell from ${score(loss.best)} to ${score(loss.now)}`);
   const left = lost.length - named.length;
   return [key("lost", "Lost"), `: ${named.join("; ")}${left > 0 ? `; ${counted(left, "other task")} fell too` : ""}.`];
 }
@@ -101,7 +104,8 @@ export function picture(gains) {
   const sorted = gains.tasks
     .filter(({ now }) => now !== null)
     .sort((one, other) => other.now - one.now || (one.task < other.task ? -1 : 1));
-  const best = new Map(gains.losses.map((loss) => [loss.task, loss.best])); // a smaller fall than a loss is noise
+  const sampled = gains.losses.filter(({ measured }) => measured === "practice"); // as the bars are
+  const best = new Map(sampled.map((loss) => [loss.task, loss.best])); // a smaller fall than a loss is noise
   const isAlone = gains.others_since_round === null; // then all of the change is its own, since it began
   const own = ({ first, now }) =>
     isAlone ? { before: first, from_itself: now - first, from_others: 0, not_attributed: 0 } : {};

@@ -33,9 +33,9 @@ const KINDS = {
 
 /** The kinds of curves: title, which part of the history they are in, and which series. */
 const CURVES = {
-  mean: { title: "running mean", of: "rounds", name: "success" },
+  mean: { title: "running mean", of: "rounds", name: "success", losses: "practice" },
   raw: { title: "each round", of: "rounds", name: "reward" },
-  heldOut: { title: "held-out prompts", of: "evaluations", name: "reward" },
+  heldOut: { title: "held-out prompts", of: "evaluations", name: "reward", losses: "held-out" },
 };
 
 /** Draws the chart as `chosen` says, {curve, by}: a key of CURVES, and "time" or "step". `gains` are the API's, or null. */
@@ -85,7 +85,7 @@ export function news(history) {
 
 /** Returns {lines, marks, moment, fallen, gaps} for `draw`. */
 function skills(history, curve, by, gains) {
-  const { of, name } = CURVES[curve];
+  const { of, name, losses } = CURVES[curve];
   const timeline = history[of];
   const steps = timeline.series.find((series) => series.name === "round")?.values ?? [];
   const x = by === "step" ? steps : timeline.time_seconds;
@@ -98,13 +98,15 @@ function skills(history, curve, by, gains) {
   lines.sort((one, other) => (newest(other.values) ?? 0) - (newest(one.values) ?? 0));
   const moment = curve === "mean" ? jump(lines, history, by, gains) : null;
   const since = (loss) => (by === "step" ? loss.since_round : loss.since_seconds);
-  const fallen = (gains?.losses ?? []).map((loss) => ({ line: loss.task, from: since(loss), to: Infinity, kind: "lost" }));
+  const fallen = (gains?.losses ?? [])
+    .filter(({ measured }) => measured === losses)
+    .map((loss) => ({ line: loss.task, from: since(loss), to: Infinity, kind: "lost" }));
   return {
     lines,
     left: all.length - lines.length,
     marks: marks(history, lines[0]?.x ?? [], by),
     moment,
-    fallen: curve === "mean" ? fallen : [],
+    fallen,
     gaps: by === "time" ? (timeline.gaps ?? []) : [],
   };
 }

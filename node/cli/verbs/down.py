@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Annotated
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.options import HomeOption, home_of
 from node.home import Home, holder_of, is_locked
-from protocol.errors import DeadlineError, UnreachableError
+from protocol.errors import DeadlineError, TransportError, UnreachableError
+from swarm.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from node.events import NotSaved
 
 POLL_SECONDS = 0.1
 SILENT_SECONDS = 10.0
+PROGRESS_SECONDS = 2.0  # after which, and how often, a person is told what is waited for
 
 
 def down(
@@ -25,11 +31,14 @@ def down(
 ) -> None:
     """Stop the node: it finishes its step, checkpoints, and says goodbye to its peers.
 
+    The exit code is 74 where the last rounds could not be saved.
+
     Example: starling down --wait 60
     """
 
     where = home_of(home)
     began = time.monotonic()
+    progress = _Progress(where)
     asked = _ask(where, 0.0)
     while is_locked(where):
         waited_seconds = time.monotonic() - began
@@ -39,7 +48,48 @@ def down(
             )
         time.sleep(POLL_SECONDS)
         asked = asked or _ask(where, waited_seconds)
-    typer.echo("The node has stopped.")
+        progress.tell(waited_seconds)
+    lost = progress.lost()
+    typer.echo("The node has stopped." if lost is None else f"The node has stopped: {lost}")
+    if lost is not None:
+        raise typer.Exit(ExitCode.NOT_SAVED)
+
+
+class _Progress:
+    """What a person should know of a node that is ending: what it waits for, and what it could not save."""
+
+    def __init__(self, where: Home) -> None:
+        self._where, self._told, self._told_seconds = where, "", 0.0
+        self._not_saved: NotSaved | None = None
+        self._look()
+
+    def _look(self) -> None:
+        from node.api.node_client import ask_status
+
+        with suppress(TransportError):  # it starts, it has ended, or a relay runs here
+            self._not_saved = ask_status(self._where).not_saved
+
+    def tell(self, waited_seconds: float) -> None:
+        """Says, to standard error, what the node waits for, each thing once."""
+        from node.api.answers import not_saved_line
+
+        if waited_seconds < self._told_seconds + PROGRESS_SECONDS:
+            return
+        self._told_seconds = waited_seconds
+        self._look()
+        line = "It finishes its step and checkpoints." if self._not_saved is None else not_saved_line(self._not_saved)
+        if line != self._told:
+            typer.echo(line, err=True)
+            self._told = line
+
+    def lost(self) -> str | None:
+        """Returns what was never saved, once the node has ended."""
+        from node.api.answers import lost_line
+        from node.checkpoints.checkpoint_files import round_of, rounds
+
+        unsaved = self._not_saved
+        saved_round = max(map(round_of, rounds(self._where.checkpoints)), default=0)
+        return None if unsaved is None or saved_round >= unsaved.round else lost_line(unsaved)
 
 
 def _ask(where: Home, waited_seconds: float) -> bool:

@@ -35,19 +35,21 @@ def fit(
     starling fit ./model --memory 8GB --set policy.adapter_rank=16
     """
     from node.configuration import load_config
+    from node.doctor.configured_model import judge_model
     from node.doctor.machine_facts import fit_facts
     from node.doctor.task_check import check_generators
     from node.engines.vllm_backend.environment import environment_at
     from node.fit.machine_probe import machine_for
     from node.fit.table import report_lines
-    from node.policy.model_files import model_folder
 
     where = home_of(home)
     flags = assignments(sets) | ({"policy.model": model} if model else {})
     config = load_config(where.path, os.environ, flags)
     check_generators(config.tasks)
     asked_bytes = None if memory is None else bytes_of(memory)
-    model_folder(config.policy.model)  # a wrong name is told at once, before torch looks at the machine
+    refused = judge_model(config.policy.model, os.environ)  # as a start does, before torch looks at the machine
+    if refused is not None:
+        raise ConfigurationError(f"{refused.message}: {refused.remedy}")
     machine = machine_for(where, config.policy, asked_bytes, config.machine.max_memory_bytes)
     report = fit_facts(where, config, machine, environment_at(os.environ).installed())
     print_answer(report, as_json, lambda: report_lines(report))

@@ -203,9 +203,11 @@ def _named_id(target: str, owned: _Owned, *, revoked: bool) -> str:
     from node.cli.swarm_facts import cluster_facts
 
     facts = cluster_facts(owned.files)
-    given = [(each["state"] == "revoked", KnownName.of(each["name"], each["peer"])) for each in facts["members"]]
+    given = [
+        (each["state"] == "revoked", KnownName.of(each["name"], each["peer"], "member")) for each in facts["members"]
+    ]
     given += [
-        (each["state"] == "revoked", KnownName.of(each["name"], each["key"]))
+        (each["state"] == "revoked", KnownName.of(each["name"], each["key"], f"{each['state']} invitation"))
         for each in facts["invitations"]
         if each["state"] in ("open", "revoked")
     ]

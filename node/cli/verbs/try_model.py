@@ -68,7 +68,7 @@ def try_model(
 
     starling try
 
-    starling try "reverse starling=" --checkpoint best
+    starling try "reverse robin=" --checkpoint best
 
     starling try --task rotate_matrix --questions 20 --json
 

@@ -21,6 +21,7 @@ class UnsavedRounds:
         self.failure: str | None = None  # of the newest attempt; None: it succeeded, or there was none
         self._report, self._clock = report, clock
         self._failed_at_seconds = self._reported_at_seconds = 0.0
+        self._ends_at_seconds: float | None = None  # of a run that only waits for room
 
     @property
     def retry_is_due(self) -> bool:
@@ -45,19 +46,23 @@ class UnsavedRounds:
     def ending(self, done: int, waits_seconds: float) -> None:
         """The run is to end after ``done`` rounds, and waits for room before it does."""
         if self.failure is not None:
-            self._report(structs.replace(self._state(done, self.failure), ends_in_seconds=waits_seconds))
+            self._ends_at_seconds = self._clock() + waits_seconds
+            self._report(self._state(done, self.failure))
 
     def lost(self, done: int) -> NotSaved | None:
         """Returns what is lost if the run ends now, after ``done`` rounds; None where nothing is."""
         if done <= self.saved_round:
             return None
-        return self._state(done, self.failure or "memory ran out while it was to be written")
+        state = self._state(done, self.failure or "memory ran out while it was to be written")
+        return structs.replace(state, ends_in_seconds=None)
 
     def _state(self, done: int, because: str) -> NotSaved:
+        now_seconds, ends = self._clock(), self._ends_at_seconds
         return NotSaved(
-            time_seconds=self._clock(),
+            time_seconds=now_seconds,
             round=done,
             saved_round=self.saved_round,
             because=because,
             retry_seconds=RETRY_SECONDS,
+            ends_in_seconds=None if ends is None else max(0.0, ends - now_seconds),
         )

@@ -115,7 +115,9 @@ def test_held_out_prompts_show_the_loss_of_a_task_that_is_not_practised() -> Non
     watch.add_evaluation(measured(60, 0.2))
     (loss,) = watch.answer()
     assert (loss.measured, loss.best, loss.now, loss.since_round) == ("held-out", 0.8, 0.2, 20)
-    assert "on held-out prompts" in loss.sentence
+    assert loss.sentence.startswith(
+        "sort (greedy answers) has fallen on held-out prompts from 0.80 (round 10) to 0.20, "
+    )
     assert any("not been practised since round 1" in text for text in loss.went_with)
 
 

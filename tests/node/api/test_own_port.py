@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from node.api.own_port import FREE_PORTS, ports_to_try, remember
+from node.api.own_port import FREE_PORTS, ports_to_try
 from node.configuration import ApiSection
 from node.doctor.before_start import check_start
 from node.home import Home
 from swarm.exit_codes import ExitCode
+from swarm.kept_port import keep_port
 
 FREE = list(FREE_PORTS)
 NOT_SET = ApiSection()
@@ -19,14 +20,14 @@ NOT_SET = ApiSection()
 
 @pytest.mark.parametrize(("port", "tried"), [(9000, [9000]), (8470, [8470]), (0, [])])
 def test_port_that_was_set_is_the_only_one_that_is_tried(tmp_path: Path, port: int, tried: list[int]) -> None:
-    remember(tmp_path / "api.port", 8475)
+    keep_port(tmp_path / "api.port", 8475)
     assert list(ports_to_try(ApiSection(port=port), tmp_path / "api.port")) == tried
 
 
 def test_port_that_was_not_set_is_the_one_of_the_last_start_and_only_then_another(tmp_path: Path) -> None:
     file = tmp_path / "api.port"
     assert list(ports_to_try(NOT_SET, file)) == FREE
-    remember(file, 8475)
+    keep_port(file, 8475)
     first, *others = ports_to_try(NOT_SET, file)
     assert (first, sorted(others)) == (8475, [port for port in FREE if port != 8475])
 
@@ -41,7 +42,7 @@ def test_start_on_a_port_that_was_set_and_is_taken_is_refused_and_one_that_was_r
     home, flags = Home(tmp_path), {"swarm.listen": "/ip4/127.0.0.1/tcp/0"}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        remember(home.api_port, port)
+        keep_port(home.api_port, port)
         refused = check_start(home, {}, flags | {"api.port": str(port)})
         moves = check_start(home, {}, flags)
     assert [each.check for each in refused.errors] == ["api"] and str(port) in refused.errors[0].message

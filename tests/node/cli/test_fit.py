@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from node.cli.verbs.fit import bytes_of
 from node.fit.table import FitReport
+from node.policy.model_files import BUILTIN_MODELS
 from protocol.errors import ConfigurationError
 from scripts.bench.common.published_shapes import config_of
 from swarm.exit_codes import ExitCode
@@ -31,7 +33,19 @@ def qwen(tmp_path: Path) -> str:
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     with path.open("r+b") as file:
         file.truncate(8 + len(header) + 2 * elements)  # a hole: no disk space is taken
+    shutil.copy(BUILTIN_MODELS / "wren" / "tokenizer.json", folder)
     return str(folder)
+
+
+def test_folder_that_a_start_refuses_is_not_said_to_fit(starling: Starling, qwen: str) -> None:
+    (Path(qwen) / "tokenizer.json").unlink()
+    code, shown, said = starling("fit", qwen, "--memory", "64GB")
+    assert code == ExitCode.BAD_CONFIGURATION and not shown and "has no tokenizer.json" in said
+
+
+def test_name_of_a_built_in_model_without_its_prefix_is_answered_with_it(starling: Starling) -> None:
+    code, _, said = starling("fit", "wren")
+    assert code == ExitCode.BAD_CONFIGURATION and "builtin:wren" in said
 
 
 def test_a_plan_is_not_explained_by_the_checkpoint_of_another_model(

@@ -32,6 +32,14 @@ def test_the_command_to_join_is_one_line_without_a_border_and_shown_once() -> No
     assert line.endswith(command)
 
 
+def test_the_panel_leaves_room_for_what_a_terminal_echoes_of_ctrl_c() -> None:
+    out = io.StringIO()
+    with Live(console=Console(file=out, force_terminal=True, width=80), auto_refresh=False) as live:
+        PanelObserver(live, lambda: True, NO_TOKEN).on_tick(STATUS, PeersAnswer(()))
+    tops = [line[line.index("╭") : line.index("╮") + 1] for line in out.getvalue().splitlines() if "╭" in line]
+    assert tops and all(len(top) == 80 - len("^C") for top in tops)
+
+
 def test_a_terminal_gets_a_link_with_the_token_on_one_line_and_a_pipe_gets_the_address_alone(tmp_path: Path) -> None:
     token, piped, out = tmp_path / "api.token", io.StringIO(), io.StringIO()
     token.write_text("s" * 43 + "\n")

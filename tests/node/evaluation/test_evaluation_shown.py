@@ -52,8 +52,8 @@ def status(measured: Evaluated | None) -> NodeStatus:
 def test_status_says_the_last_result_by_task_and_the_best_one() -> None:
     (line,) = [line for line in wording.status_lines(status(evaluated(100, 0.4, best=(50, 0.5)))) if "held-out" in line]
     assert "after round 100: 0.400 on held-out prompts, greedy [add 0.30, spell 0.50]" in line
-    assert line.endswith("the best is 0.500 at round 50")
-    assert "the best so far" in wording.evaluated_line(evaluated(50, 0.5))
+    assert line.endswith("on the validation set the best is round 50, here 0.500")
+    assert "the best so far on the validation set" in wording.evaluated_line(evaluated(50, 0.5))
     assert not [line for line in wording.status_lines(status(None)) if "held-out" in line]
 
 
@@ -106,7 +106,7 @@ def test_report_has_the_curve_the_last_result_and_the_best_one(tmp_path: Path) -
     facts = run_facts(path)
     assert (facts.evaluated, facts.evaluated_total) == (events[2], 2)
     (line,) = [line for line in report_lines(facts) if line.startswith("held-out")]
-    assert "0.400" in line and "0.500 at round 2" in line and "2 times in total" in line
+    assert "0.400" in line and "best is round 2, here 0.500" in line and "2 times in total" in line
     page = report_page(facts, name="h")
     assert 'data-curve="heldOut"' in page and "after round 4: 0.400 on held-out prompts" in page
     (drawn,) = re.findall(r'id="facts">(.*?)</script>', page)

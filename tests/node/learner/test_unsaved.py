@@ -37,7 +37,9 @@ def no_room() -> Iterator[None]:
 class Run:
     """A learner's persistence over rounds that change nothing else, with a clock of its own."""
 
-    def __init__(self, folder: Path, saved_round: int = 0, on_sleep: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, folder: Path, saved_round: int = 0, on_sleep: Callable[[], None] = lambda: None, waits: float = 6
+    ) -> None:
         self.policy = Policy.load(PolicySection(adapter_rank=0, device="cpu"))
         self.optimizer = MasterAdamW(self.policy.trainable(), LearnerSection())
         self.events: list[Event] = []
@@ -51,7 +53,7 @@ class Run:
             on_sleep()
 
         self.checkpoints = BackgroundCheckpoints(folder, keep=2)
-        config = Config(checkpoint=CheckpointSection(every_rounds=100, wait_for_room_seconds=6))
+        config = Config(checkpoint=CheckpointSection(every_rounds=100, wait_for_room_seconds=waits))
         self.persistence = Persistence(
             self.checkpoints, config, self.policy, self.optimizer, self.events.append, lambda: self.seconds,
             save_beside=False, saved_round=saved_round, sleep=sleep,
@@ -102,6 +104,15 @@ def test_run_that_ends_waits_for_room_and_saves_what_it_learnt(tmp_path: Path) -
     assert run.seen()[-1] == ("CheckpointSaved", 3) and run.slept == [2.0, 2.0]
     ending = [event for event in run.events if isinstance(event, NotSaved) and event.ends_in_seconds]
     assert [event.ends_in_seconds for event in ending] == [6.0]
+
+
+def test_run_that_waits_for_room_never_says_that_it_goes_on(tmp_path: Path) -> None:
+    run = Run(tmp_path, waits=40)
+    with no_room():
+        run.rounds(3)
+        run.end()
+    told = [event.ends_in_seconds for event in run.events if isinstance(event, NotSaved)]
+    assert told[-2:] == [40.0, 10.0], "at its beginning, and after half a minute"
 
 
 def test_run_that_ends_without_room_names_the_rounds_that_are_lost(tmp_path: Path) -> None:
