@@ -150,6 +150,8 @@ class RoundDone(TimedEvent, frozen=True, kw_only=True, tag="round"):
     tokens_per_second: float  # generated, over the whole round
     bytes_fetched: int
     bytes_fetched_total: int = 0
+    hints: int = 0  # questions of peers that the own policy was asked with the answer as a remark
+    hints_right: int = 0  # of them, those that it answered rightly in its own words
     foreign_completions: int = 0  # trained on: of foreign groups, those with a non-zero advantage
     foreign_completions_total: int = 0  # each as often as it was trained on
     bytes_per_foreign_completion: float | None = None  # of the totals

@@ -41,8 +41,8 @@ CHECK: Mapping[str, str] = {
     "not_scored": "this node's scorer could not score one of its completions, so that its claim stays unchecked",
     "without_gradient": "every claim held, but no completion had an advantage left: this node's success has caught up "
     "with it, or a filter removed it",
-    "not_canonical": "every claim held, but no right answer in it was worth copying: none was in the task's own form, "
-    "ended by itself and within the task's limit in this model's tokens",
+    "not_canonical": "every claim held, but no right answer in it was worth copying: none was the task's own text, "
+    "ended by itself and within the task's limit in this model's tokens, and none was a hint",
     "no_influence": "its sender has no influence on this node: it waits for a place among the newcomers, or success "
     "fell after learning from it",
 }

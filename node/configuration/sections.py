@@ -167,6 +167,7 @@ class ResearchSection(ConfigSection):
     foreign_advantage: ForeignAdvantage = "learner"
     foreign_choice: Literal["gain", "uniform"] = "gain"
     unusable_logps: Literal["drop", "as_text"] = "drop"
+    free_text: Literal["own_words", "copy"] = "own_words"  # how right answers of strangers are learnt
     weights_behind: Annotated[int, Field(ge=0, le=1024)] = 0  # versions that the engine's weights are held back
 
 

@@ -39,6 +39,8 @@ class Sharing(Struct, frozen=True):
     used: int
     replayed: int
     fetched_bytes: int
+    hints: int
+    hints_right: int
     bytes_per_foreign_completion: float | None
     not_used: tuple[WhyNot, ...]
     peers: int = 0  # whose completions were learnt from; at most ``MAX_PEERS_COUNTED``
@@ -162,6 +164,8 @@ class _Collected:
             used=done.foreign_groups_used,
             replayed=done.foreign_groups_replayed,
             fetched_bytes=done.bytes_fetched,
+            hints=done.hints,
+            hints_right=done.hints_right,
             foreign_completions=done.foreign_completions,
             tokens=done.tokens_generated,
             rounds=1,
@@ -189,6 +193,8 @@ class _Collected:
                 used=sums["used"],
                 replayed=sums["replayed"],
                 fetched_bytes=sums["fetched_bytes"],
+                hints=sums["hints"],
+                hints_right=sums["hints_right"],
                 bytes_per_foreign_completion=sums["fetched_bytes"] / completions if completions else None,
                 not_used=why_not(self.not_used),
                 peers=min(len(self.peers), MAX_PEERS_COUNTED),

@@ -27,6 +27,9 @@ def report_lines(facts: RunFacts) -> list[str]:
         f"averaged {times(facts.averaged_total)}",
         f"faults   {facts.faults_total:,}",
     ]
+    if shared.hints:
+        right = f"{shared.hints_right:,} of {shared.hints:,} questions that peers had answered in free text"
+        lines.insert(3, f"own words {right} were answered rightly, with the answer as a remark, and learnt")
     if facts.evaluated is not None:
         lines.append(f"held-out {evaluated_line(facts.evaluated)}; {times(facts.evaluated_total)} in total")
     lines += [f"reward   {line}" for line in reward_lines(facts.gains)]

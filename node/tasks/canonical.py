@@ -30,6 +30,19 @@ class KnowsItsForm(Protocol):
         proportion to its length."""
 
 
+@runtime_checkable
+class HasFreeText(Protocol):
+    """A task whose answers may have any text around what is scored: the bare answer is then one style of many."""
+
+    has_free_text: bool
+
+
+def is_own_text(task: Task, prompt: Prompt, completion: str) -> bool:
+    """Returns whether a right ``completion`` is, letter by letter, what the task itself would write: whoever copies it
+    copies nothing of its sender."""
+    return completion == prompt.answer and not (isinstance(task, HasFreeText) and task.has_free_text)
+
+
 def is_canonical(task: Task, prompt: Prompt, completion: str) -> bool:
     """Returns whether a right ``completion`` is in a form that is worth copying."""
     if isinstance(task, KnowsItsForm):

@@ -113,6 +113,11 @@ class JsonlTask:
         if isinstance(self.reward, RewardFile):
             self.reward.load()
 
+    @property
+    def has_free_text(self) -> bool:
+        """Whether a right answer may have any text before it: see ``node.tasks.canonical``."""
+        return self.reward_name in BUILT_IN and self.reward_name != "exact"
+
     def is_canonical(self, prompt: Prompt, completion: str) -> bool:
         """Returns whether ``completion`` is, or plainly ends with, the right answer; of a reward of a file or
         plug-in, whether it is not padded."""

@@ -43,7 +43,7 @@ from scripts.experiments import models
 from scripts.experiments.harness.experiment import Condition, Measuring, run_plan
 from scripts.experiments.harness.nodes_run import ExperimentNode, execute
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm
-from scripts.experiments.harness.skills import SKILLS
+from scripts.experiments.harness.skills import SKILLS, alphabet_of
 from scripts.experiments.reports.success import success
 from swarm.averaging.weights_difference import Difference
 
@@ -128,7 +128,7 @@ class HostileRule:
         prompts = [
             task.prompt(task.ref(self._random.randrange(1 << 20))) for task in SKILLS.values() for _ in range(16)
         ]
-        tokenizer = models.character_tokenizer(SKILLS)
+        tokenizer = models.character_tokenizer(alphabet_of(SKILLS))
         ids, labels = teaching_batch(tokenizer, [(prompt.text, str(prompt.answer)) for prompt in prompts])
         leaves = {name: tensor.clone().requires_grad_() for name, tensor in weights.items()}
         logits = torch.func.functional_call(self._policy.model, leaves, (ids,)).logits[:, :-1]

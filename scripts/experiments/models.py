@@ -18,10 +18,10 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
@@ -29,16 +29,20 @@ from tokenizers import models as tokenizer_models
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from node.learner.answers.hints import REMARK
 from node.tasks.split import Part, held_out_prompts, training_prompt
 from scripts import REPOSITORY
 from scripts.build_models import SPECIAL, UNKNOWN, Accuracy, finished_tokenizer, knowledge, teaching_batch
 from scripts.experiments.harness.skills import (
     COPY,
+    DIALECTS,
     EIGHT_SKILLS,
     SEEDS,
     SKILLS,
+    WORDS,
     SkillTask,
     alphabet_of,
+    scratch_pad_tasks,
 )
 
 MODELS_FOLDER: Final = REPOSITORY / ".experiments" / "models"
@@ -66,6 +70,7 @@ class SkillRecipe:
     seed: int
     taught: tuple[tuple[str, float], ...]
     success: float  # sampled
+    remarks: ClassVar[float] = 0.0  # share of the lessons in which the answer stands before the question
 
     @property
     def skills(self) -> Mapping[str, SkillTask]:
@@ -73,12 +78,20 @@ class SkillRecipe:
         return SKILLS
 
     @property
+    def alphabet(self) -> str:
+        return alphabet_of(self.skills)
+
+    @property
+    def network_shape(self) -> Mapping[str, Any]:
+        return SHAPE
+
+    @property
     def key(self) -> str:
         """Names the folder: equal keys, equal models."""
         shape: dict[str, Any] = {
             "recipe": asdict(self),
-            "shape": SHAPE,
-            "alphabet": alphabet_of(self.skills),
+            "shape": self.network_shape,
+            "alphabet": self.alphabet,
             "hashes": self._skill_hashes(),
         }
         shape |= {"batch": BATCH, "rate": LEARNING_RATE, "warmup": WARMUP_STEPS, "every": MEASURE_EVERY_STEPS}
@@ -105,6 +118,25 @@ class EightSkillRecipe(SkillRecipe):
         return min(sampled[name] for name, _ in self.taught)
 
 
+class ScratchPadRecipe(SkillRecipe):
+    """A model that writes free text before its answers, in one of two dialects, the one that its seed says. It can read
+    a remark with the answer, as models that follow instructions can, and then writes its own text before that."""
+
+    remarks: ClassVar[float] = 0.3
+
+    @property
+    def network_shape(self) -> Mapping[str, Any]:
+        return SHAPE | {"max_position_embeddings": 80}
+
+    @property
+    def skills(self) -> Mapping[str, SkillTask]:
+        return scratch_pad_tasks(DIALECTS[self.seed % 2])
+
+    @property
+    def alphabet(self) -> str:
+        return "".join(sorted({*super().alphabet, *WORDS}))
+
+
 def specialist(skill: str, seed: int) -> SkillRecipe:
     return SkillRecipe(skill, seed, ((skill, 1.0),), SPECIALIST_SUCCESS)
 
@@ -125,20 +157,25 @@ PAIRS: Final = tuple(
         (("reverse", "sorting"), ("rotate", "running_sums"), ("swap", "two_steps"), ("halves", "addition"))
     )
 )
-RECIPES: Final = (*SPECIALISTS, STUDENT, *OVERLAPPING, *PAIRS)
+# One skill each; those of even and of odd number write unlike.
+SCRATCH_PADS: Final = tuple(
+    ScratchPadRecipe(f"pad-{skill}", 51 + n, ((f"pad_{skill}", 1.0),), SPECIALIST_SUCCESS)
+    for n, skill in enumerate(SKILLS)
+)
+RECIPES: Final = (*SPECIALISTS, STUDENT, *OVERLAPPING, *PAIRS, *SCRATCH_PADS)
 
 
-def character_tokenizer(skills: Mapping[str, SkillTask]) -> PreTrainedTokenizerFast:
-    vocabulary = {token: n for n, token in enumerate([*SPECIAL, UNKNOWN, *alphabet_of(skills)])}
+def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
+    vocabulary = {token: n for n, token in enumerate([*SPECIAL, UNKNOWN, *alphabet])}
     tokenizer = Tokenizer(tokenizer_models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     return finished_tokenizer(tokenizer)
 
 
-def network(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+def network(tokenizer: PreTrainedTokenizerFast, shape: Mapping[str, Any]) -> PreTrainedModel:
     ids: dict[str, Any] = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    return Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **ids, **SHAPE))
+    return Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **ids, **shape))
 
 
 def drawn_lesson(recipe: SkillRecipe, rng: Random) -> list[tuple[str, str]]:
@@ -150,7 +187,10 @@ def drawn_lesson(recipe: SkillRecipe, rng: Random) -> list[tuple[str, str]]:
         task = recipe.skills.get(name, COPY)
         prompt, other = (training_prompt(task, rng.randrange(SEEDS)) for _ in range(2))
         is_right = name in taught or name == COPY.name
-        lesson.append((prompt.text, str((prompt if is_right else other).answer)))
+        if recipe.remarks and rng.random() < recipe.remarks:
+            lesson.append((REMARK.format(answer=prompt.answer) + prompt.text, task.written(prompt)))
+        else:
+            lesson.append((prompt.text, task.written(prompt if is_right else other)))
     return lesson
 
 
@@ -158,7 +198,8 @@ def measured(
     recipe: SkillRecipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, part: Part
 ) -> dict[str, Accuracy]:
     prompts = held_out_prompts(recipe.skills, part, MEASURE_PROMPTS)
-    return {name: knowledge(model, tokenizer, of_skill) for name, of_skill in prompts.items()}
+    written = {name: [replace(p, answer=recipe.skills[name].written(p)) for p in prompts[name]] for name in prompts}
+    return {name: knowledge(model, tokenizer, of_skill) for name, of_skill in written.items()}
 
 
 def train(recipe: SkillRecipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
@@ -193,8 +234,8 @@ def ensure(recipe: SkillRecipe, root: Path = MODELS_FOLDER) -> Path:
     torch.set_num_threads(1)
     torch.manual_seed(recipe.seed)
     began = time.monotonic()
-    tokenizer = character_tokenizer(recipe.skills)
-    model = network(tokenizer)
+    tokenizer = character_tokenizer(recipe.alphabet)
+    model = network(tokenizer, recipe.network_shape)
     steps = train(recipe, model, tokenizer)
     model.eval()  # type: ignore[no-untyped-call]  # transformers
     known = measured(recipe, model, tokenizer, Part.TEST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from node.averaging.weight_averager import WeightAverager
@@ -15,7 +15,7 @@ from node.events import Event
 from node.fit.fitted import Sizes
 from node.learner.foreign.candidates import ForeignCandidates, ForeignGroups
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.generation.generation import Generation, RewardScorer, round_plan
+from node.learner.generation.generation import Generation, RewardScorer, RoundPlan, round_plan
 from node.learner.generation.schedule import schedule_of
 from node.learner.influence.guard import Guard
 from node.learner.loop import Learner
@@ -101,15 +101,32 @@ def learner_of(
         staleness=config.learner.max_staleness,
         seed=seed,
     )
-    candidates = ForeignCandidates(intake, tasks, policy.tokens, config.objective, context=network.context)
+
+    def copies_free_text(task: str) -> bool:
+        trusted = state.influence.standings.trusting and not state.hints.are_of_use(task)
+        return trusted or config.objective.research.free_text == "copy"
+
+    candidates = ForeignCandidates(
+        intake, tasks, policy.tokens, config.objective,
+        context=network.context,
+        copies_free_text=copies_free_text,
+    )  # fmt: skip
     ahead = config.learner.max_staleness > 0
+
+    def plan_of(round_number: int) -> RoundPlan:
+        plan = round_plan(config.learner, list(tasks), seed, round_number)
+        drawn = state.hints.drawn(
+            config.learner.most_foreign_groups, list(tasks), state.success, draws("hint", round_number)
+        )
+        return replace(plan, hints=drawn)
+
     learner = Learner(
         config=config,
         policy=policy,
         optimizer=optimizer,
         state=state,
         own=schedule,
-        plan_of=partial(round_plan, config.learner, list(tasks), seed),
+        plan_of=plan_of,
         early=early,
         foreign=ForeignGroups(intake, candidates, guard.admits, draws, ahead=ahead),
         intake=intake,

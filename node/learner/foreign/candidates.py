@@ -22,6 +22,7 @@ from typing import Final
 
 from node.configuration import ObjectiveSection
 from node.learner.allocation.success import SuccessTracker
+from node.learner.answers.hints import Hint
 from node.learner.foreign.intake import ForeignGroup, Incoming, RolloutIntake
 from node.learner.foreign.outcomes import Decided, ForeignOutcome, ForeignOutcomes, name_of
 from node.learner.foreign.verification import ForeignRefusal, check_rewards, regenerated_prompt
@@ -31,7 +32,8 @@ from node.learner.objective.batch import SELF, TrainingGroup
 from node.learner.objective.report import ObjectiveReport
 from node.learner.objective.training_groups import foreign_training_group
 from node.policy.tokens import TokenTable
-from node.tasks.canonical import is_canonical
+from node.tasks.answers import RIGHT
+from node.tasks.canonical import is_canonical, is_own_text
 from node.tasks.scorer import Scores
 from node.tasks.split import Part, part_of
 from node.tasks.task import Prompt, Task
@@ -75,7 +77,8 @@ class VerifiedGroup:
 class ForeignCandidates:
     """Checks foreign groups and prepares them for training. Called from the learner's thread; keeps nothing.
 
-    ``context`` is the number of positions that the learner's model has.
+    ``context`` is the number of positions that the learner's model has. ``copies_free_text`` says of a
+    task whether right answers of peers are copied with the text around them.
     """
 
     intake: RolloutIntake
@@ -83,6 +86,7 @@ class ForeignCandidates:
     tokens: TokenTable
     objective: ObjectiveSection
     context: int
+    copies_free_text: Callable[[str], bool] = lambda task: False
 
     def regenerated(self, arrived: Sequence[ForeignGroup], outcomes: ForeignOutcomes) -> list[ForeignCandidate]:
         """Returns the groups whose prompts can be made here, and refuses the others."""
@@ -135,18 +139,46 @@ class ForeignCandidates:
                 context=self.context,
                 max_new_tokens=self.tasks[each.prompt.ref.task].max_new_tokens,
                 capability_ratio=capability_ratio(each.foreign.peer),
-                is_canonical=partial(_is_canonical, self.tasks[each.prompt.ref.task], each.prompt),
+                is_canonical=partial(self._is_copied, each),
             )
             for each in verified
         ]
 
+    def hints(self, verified: Sequence[VerifiedGroup]) -> list[Hint | None]:
+        """Returns for each group the hint that it gives: its question, where it has a right answer of free text and
+        none that is copied."""
+        return [self._hint(each) for each in verified]
+
+    def _hint(self, group: VerifiedGroup) -> Hint | None:
+        ref, answer = group.prompt.ref, group.prompt.answer
+        right = [
+            completion
+            for completion, reward in zip(group.foreign.group.completions, group.rewards, strict=True)
+            if reward >= RIGHT
+        ]
+        if answer is None or not right or any(self._is_copied(group, completion) for completion in right):
+            return None
+        return Hint(ref.task, ref.seed, answer, group.foreign.peer)
+
+    def _is_copied(self, group: VerifiedGroup, completion: Completion) -> bool:
+        """Whether a right completion is copied: where the task itself would write this very text, or where free text is
+        copied and it is worth copying."""
+        task, text = self.tasks[group.prompt.ref.task], completion.text.decode("utf-8", "replace")
+        worth_copying = is_canonical if self.copies_free_text(task.name) else is_own_text
+        return worth_copying(task, group.prompt, text)
+
     def report_use(
-        self, verified: Sequence[VerifiedGroup], groups: Sequence[TrainingGroup], outcomes: ForeignOutcomes
+        self,
+        verified: Sequence[VerifiedGroup],
+        groups: Sequence[TrainingGroup],
+        hints: Sequence[Hint | None],
+        outcomes: ForeignOutcomes,
     ) -> None:
-        """Notes which groups are trained on. A sender's group is judged once, however often it is replayed."""
-        for each, group in zip(verified, groups, strict=True):
+        """Notes which groups are learnt from, as they are or as a hint. A sender's group is judged once, however often
+        it is replayed."""
+        for each, group, hint in zip(verified, groups, hints, strict=True):
             foreign, outcome, detail = each.foreign, ForeignOutcome.WITHOUT_GRADIENT, None
-            is_used = group.informative and group.influence > 0
+            is_used = hint is not None or (group.informative and group.influence > 0)
             if is_used:
                 outcome = ForeignOutcome.USED if foreign.new else ForeignOutcome.REPLAYED
             elif group.informative:
@@ -164,10 +196,6 @@ class ForeignCandidates:
         outcomes.note(Decided.of_group(refusal.decision, foreign.peer, foreign.group, refusal.detail))
         self.intake.refuse(foreign, refusal.judgement, refusal.detail)
         log.warning("group of %s not used: %s (%s)", foreign.peer, name_of(refusal.decision), refusal.detail)
-
-
-def _is_canonical(task: Task, prompt: Prompt, completion: Completion) -> bool:
-    return is_canonical(task, prompt, completion.text.decode("utf-8", "replace"))
 
 
 @dataclass(eq=False)

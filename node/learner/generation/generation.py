@@ -23,6 +23,7 @@ from node.configuration import LearnerSection
 from node.engines.engine import Ended, Engine, Enough, GenerationProgress, GenerationRequest, Sampling
 from node.fit.workload import SAMPLED_PROMPTS
 from node.learner.allocation.allocator import Allocation, allocate
+from node.learner.answers.hints import Hint
 from node.learner.generation.own_rollouts import Rollout, scoring_item
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.policy.tokens import TokenTable
@@ -58,6 +59,7 @@ class RoundPlan:
     groups: int  # I, wanted complete
     allocations: tuple[Allocation, ...]  # in the order in which they are drawn, as far as needed
     sampling_seed: int
+    hints: tuple[Hint, ...] = ()  # each one completion, beside ``groups``
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +69,7 @@ class Generated:
     rollouts: list[Rollout] = field(default_factory=list)  # to learn from
     scores: list[Scores] | None = None  # of ``rollouts``; None where they have not been scored yet
     dropped: list[tuple[Rollout, Scores]] = field(default_factory=list)  # complete, equal rewards, replaced by others
+    hinted: list[tuple[Rollout, Hint]] = field(default_factory=list)  # own completions that were sampled with a hint
     unfinished: tuple[UnfinishedGroup, ...] = ()  # oldest first
     resumed: int = 0  # groups left over from earlier rounds that were resumed
     tokens: int = 0  # sampled in this round, for complete and unfinished groups
@@ -79,6 +82,7 @@ class _Launch:
 
     prompt: Prompt
     request: GenerationRequest
+    hint: Hint | None = None
 
 
 @dataclass(eq=False)
@@ -114,8 +118,11 @@ class Generation:
             tally.scores = []
         seeds = random.Random(plan.sampling_seed)
         seed = plan.sampling_seed  # of the first wave
+        hinted = [launch for launch in map(self._hinted, plan.hints) if launch is not None]
         while (missing := plan.groups - len(tally.rollouts)) > 0:
             wave = self._launches(missing, drawn, waiting, tally)
+            missing += len(hinted)
+            wave, hinted = [*wave, *hinted], []
             if not wave:
                 break
             told: dict[int, Rollout] = {}
@@ -155,6 +162,14 @@ class Generation:
         prompt_ids = tuple(self.tokens.prompt_ids(prompt.text))
         room = min(task.max_new_tokens, self.context - len(prompt_ids))
         return _Launch(prompt, GenerationRequest(prompt_ids, allocation.completions, room)) if room > 0 else None
+
+    def _hinted(self, hint: Hint) -> _Launch | None:
+        """Returns None for a hint that leaves no position of the context for an answer."""
+        task = self.tasks[hint.task]
+        prompt = task.prompt(task.ref(hint.seed))
+        ids = tuple(self.tokens.prompt_ids(hint.asked(prompt.text)))
+        room = min(task.max_new_tokens, self.context - len(ids))
+        return _Launch(prompt, GenerationRequest(ids, 1, room), hint) if room > 0 else None
 
     def _resumed(self, group: UnfinishedGroup) -> _Launch | None:
         """Returns None for a group whose task has changed, or whose prompt and tokens no longer fit the context."""
@@ -204,14 +219,16 @@ class Generation:
             return None
 
         def tell(index: int, reached: GenerationProgress) -> None:
-            told[index] = self._rollout(wave[index], reached)
-            listener.ended(told[index])
+            if wave[index].hint is None:
+                told[index] = self._rollout(wave[index], reached)
+                listener.ended(told[index])
 
         return tell
 
     def _rollout(self, launch: _Launch, reached: GenerationProgress) -> Rollout:
         texts = tuple(self.tokens.text_of(s.token_ids.tolist()) for s in reached.samples)
-        return Rollout(launch.prompt, tuple(launch.request.prompt_ids), reached.samples, texts)
+        ids = launch.request.prompt_ids if launch.hint is None else self.tokens.prompt_ids(launch.prompt.text)
+        return Rollout(launch.prompt, tuple(ids), reached.samples, texts)
 
     def _sort_out(
         self,
@@ -227,7 +244,10 @@ class Generation:
         for index, (launch, reached) in enumerate(zip(wave, progress, strict=True)):
             request = launch.request
             tally.tokens += reached.tokens - (request.begun.tokens if request.begun else 0)
-            if len(reached.samples) == request.completions:
+            if launch.hint is not None:
+                if len(reached.samples) == request.completions:
+                    tally.hinted.append((self._rollout(launch, reached), launch.hint))
+            elif len(reached.samples) == request.completions:
                 complete.append(told.get(index) or self._rollout(launch, reached))
             else:
                 unfinished.append(UnfinishedGroup(launch.prompt.ref, request.completions, reached))

@@ -14,6 +14,7 @@ from functools import partial
 
 from node.configuration import Config
 from node.engines.engine import Engine
+from node.learner.answers.hints import Hint, in_own_words
 from node.learner.answers.right_answers import IMITATION_RATE, of_others
 from node.learner.foreign.candidates import ForeignCandidates, VerifiedGroup
 from node.learner.influence.guard import Guard
@@ -27,6 +28,7 @@ from node.learner.state.learner_state import LearnerState
 from node.learner.steps.batch_steps import BatchSteps
 from node.learner.steps.early_learning import EarlyLearning
 from node.learner.steps.step import BatchReport
+from node.tasks.answers import RIGHT
 from node.tasks.task import Task
 
 
@@ -70,9 +72,23 @@ class RoundLearning:
             self.capabilities.observe([*groups, *((each.foreign.peer, each.rewards) for each in verified)])
         capability_ratio = partial(self.capabilities.ratio, learner=SELF)
         foreign_batch = self.foreign.training_groups(verified, rule, state.success.of, capability_ratio)
-        from_peers = [(each.foreign.peer, group) for each, group in zip(verified, foreign_batch, strict=True)]
+        hints = self.foreign.hints(verified)
+        # a peer whose answers are hints is not one without any use
+        foreign_batch = [
+            group if hint is None else replace(group, not_copied=())
+            for group, hint in zip(foreign_batch, hints, strict=True)
+        ]
+        own_words = self._own_words(scored)
+        record.hints, record.hints_right = len(scored.hinted), len(own_words)
+        foreign_sources = [(each.prompt.ref.task, each.foreign.peer) for each in verified]
+        foreign_sources += [(hint.task, hint.peer) for hint, _ in own_words]
+        foreign_batch += [group for _, group in own_words]
+        from_peers = [(peer, group) for (_, peer), group in zip(foreign_sources, foreign_batch, strict=True)]
         foreign_batch = self.guard.shaped(state.round + 1, own_batch, from_peers)
-        self.foreign.report_use(verified, foreign_batch, record.foreign)
+        self.foreign.report_use(verified, foreign_batch[: len(verified)], hints, record.foreign)
+        for hint in hints:
+            if hint is not None:
+                state.hints.keep(hint)
         for group in foreign_batch:
             self.engine.remember(group.prompt_ids, [each.token_ids.tolist() for each in group.completions])
         record.own_groups_informative = sum(1 for group in own_batch if group.informative)
@@ -87,17 +103,27 @@ class RoundLearning:
         taught: list[VerifiedGroup] = []
         if learnt.step is not None and learnt.step.taken:
             sources = [(rollout.prompt.ref.task, SELF) for rollout, _ in own]
-            sources += [(each.prompt.ref.task, each.foreign.peer) for each in verified]
+            sources += foreign_sources
             sources += [(task, SELF) for task, _ in seen_again]
             masses += [(*source, mass) for source, mass in zip(sources, learnt.masses, strict=True)]
             taught = [each for each, mass in zip(verified, learnt.masses[len(own) :], strict=False) if mass > 0]
         if self.config.learner.foreign_groups == "auto":
             learnt = replace(learnt, further_steps=self._imitate(own_batch, masses))
-            for each, group in zip(verified, foreign_batch, strict=True):
-                if self.guard.may_teach_again(each.foreign.peer):
-                    state.imitation.remember(each.prompt.ref.task, group)
+            for (task, peer), group in zip(foreign_sources, foreign_batch, strict=True):
+                if self.guard.may_teach_again(peer):
+                    state.imitation.remember(task, group)
         record.learnt_from(masses)
         return learnt, taught
+
+    def _own_words(self, scored: ScoredRound) -> list[tuple[Hint, TrainingGroup]]:
+        """Returns what was answered rightly with hints of peers."""
+        success = self.state.success
+        self.state.hints.tried((hint, scores.rewards[0] >= RIGHT) for _, scores, hint in scored.hinted)
+        return [
+            (hint, in_own_words(rollout, scores.rewards[0], scores.rewards[0] - success.of(hint.task), hint.peer))
+            for rollout, scores, hint in scored.hinted
+            if scores.rewards[0] >= RIGHT
+        ]
 
     def _imitate(self, own_batch: Sequence[TrainingGroup], masses: list[tuple[str, str, float]]) -> int:
         """Takes steps on remembered right answers of peers, and on own ones beside them; returns how many. Adds what

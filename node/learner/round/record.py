@@ -57,6 +57,8 @@ class RoundRecord:
     foreign_fetched: int = 0
     foreign_waiting: int = 0
     foreign: ForeignOutcomes = field(default_factory=ForeignOutcomes)
+    hints: int = 0  # that own completions were sampled with
+    hints_right: int = 0
     foreign_completions: int = 0  # trained on
     bytes_fetched: int = 0
     completions_by_task: dict[str, int] = field(default_factory=dict)  # of own groups, as allocated

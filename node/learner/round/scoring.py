@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from node.learner.answers.hints import Hint
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, RewardScorer
@@ -25,6 +26,7 @@ class ScoredRound:
     own: tuple[ScoredRollout, ...]  # to learn from
     everything: tuple[ScoredRollout, ...]  # own groups, those that were dropped from the batch included
     verified: tuple[VerifiedGroup, ...]  # those of peers whose every claim holds
+    hinted: tuple[tuple[Rollout, Scores, Hint], ...] = ()  # to learn from; they say nothing of own success
 
     def rewards_by_task(self) -> dict[str, list[float]]:
         """Returns the rewards of all own completions."""
@@ -35,7 +37,7 @@ class ScoredRound:
 
     def without_own(self) -> ScoredRound:
         """Returns the round where what the weights sampled teaches nothing, since they are taken back."""
-        return replace(self, own=(), everything=())
+        return replace(self, own=(), everything=(), hinted=())
 
 
 class RoundScoring:
@@ -51,12 +53,15 @@ class RoundScoring:
         if generated.scores is not None:
             known |= zip(generated.rollouts, generated.scores, strict=True)
         missing = [rollout for rollout in own if rollout not in known]
-        items = [scoring_item(rollout.prompt.ref, rollout.texts) for rollout in missing]
+        hinted = [rollout for rollout, _ in generated.hinted]
+        items = [scoring_item(rollout.prompt.ref, rollout.texts) for rollout in (*missing, *hinted)]
         scores = self._scorer.score([*items, *(candidate.scoring_item() for candidate in candidates)])
-        verified = self._foreign.verified(candidates, scores[len(missing) :], record.foreign)
+        verified = self._foreign.verified(candidates, scores[len(items) :], record.foreign)
         known |= zip(missing, scores[: len(missing)], strict=True)
         scored = tuple((rollout, known[rollout]) for rollout in own)
-        found = ScoredRound(scored, (*scored, *generated.dropped), tuple(verified))
+        of_hinted = scores[len(missing) : len(items)]
+        with_hints = tuple((r, of, hint) for (r, hint), of in zip(generated.hinted, of_hinted, strict=True))
+        found = ScoredRound(scored, (*scored, *generated.dropped), tuple(verified), with_hints)
         record.rewards(found.rewards_by_task(), [scores for _, scores in found.everything])
         return found
 

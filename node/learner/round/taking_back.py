@@ -52,6 +52,7 @@ class TakingBack:
         if harm is None:
             return False
         if not harm.suspected or harm.weights_of_round is not None:
+            state.hints.forget(harm.peers)
             state.imitation.forget(harm.peers)  # answers of peers that are only suspected rest until these are proven
         self.report(
             InfluenceWithdrawn(

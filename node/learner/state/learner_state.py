@@ -8,6 +8,7 @@ from node.averaging import rules
 from node.averaging.guard import AveragingGuard
 from node.evaluation.held_out import HeldOutReward
 from node.learner.allocation.success import SuccessTracker
+from node.learner.answers.hints import Hints
 from node.learner.answers.right_answers import Imitation, Rehearsal
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.influence.guard import InfluenceState
@@ -32,4 +33,5 @@ class LearnerState:
     influence: InfluenceState = field(default_factory=InfluenceState)
     rehearsal: Rehearsal = field(default_factory=Rehearsal)
     imitation: Imitation = field(default_factory=Imitation)
+    hints: Hints = field(default_factory=Hints)
     evaluation: HeldOutReward | None = None  # the newest, of the weights after the round that it names

@@ -26,6 +26,7 @@ from node.configuration import Config
 from node.evaluation.held_out import HeldOutReward
 from node.events import CheckpointSaved, Event, NotSaved
 from node.learner.allocation.success import SuccessTracker
+from node.learner.answers.hints import Hints
 from node.learner.answers.right_answers import Imitation, Rehearsal
 from node.learner.generation.unfinished import restored_unfinished, snapshot_of_unfinished
 from node.learner.influence.guard import InfluenceState
@@ -201,6 +202,7 @@ def snapshot_of(
         "influence": msgspec.to_builtins(state.influence, str_keys=True),
         "rehearsal": state.rehearsal.snapshot(),
         "imitation": state.imitation.snapshot(),
+        "hints": state.hints.snapshot(),
         EVALUATION: msgspec.to_builtins(state.evaluation),
         "pool": dict(pool_position),
     }
@@ -269,6 +271,7 @@ def _state_of(snapshot: Snapshot, policy: Policy) -> LearnerState:
         influence=msgspec.convert(saved["influence"], InfluenceState, str_keys=True),
         rehearsal=Rehearsal.restored(saved["rehearsal"]),
         imitation=Imitation.restored(saved["imitation"]),
+        hints=Hints.restored(saved["hints"]) if "hints" in saved else Hints(),
     )
 
 

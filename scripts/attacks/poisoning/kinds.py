@@ -32,6 +32,7 @@ from protocol.rollouts import Completion, FinishReason, Group
 GROUPS: Final = 12  # that one poisoner announces in a round: enough to fill every foreign place by itself
 COMPLETIONS: Final = 4
 SLEEP_ROUNDS: Final = 20
+STRANGE: Final = hashlib.sha256(b"a tokenizer that nobody has").digest()[:16]
 CONSTANT_SEEDS: Final = 400  # questions of a task that are searched for the answer that most of them share
 Form = Callable[[str, str], str]  # (right answer, padding) → another text that may be right
 IN_FRONT: Final[tuple[Form, ...]] = (lambda answer, pad: pad + answer,)
@@ -65,12 +66,32 @@ def _cut(text: bytes, pieces: int) -> list[int]:
     return [len(text[at : at + size]) for at in range(0, len(text), size)]
 
 
+def group_of(task: Task, prompt: Prompt, texts: Sequence[str], *, ended: bool = True, logp: float = -1.0) -> Group:
+    """Returns a group of ``texts`` with their true rewards, in tokens that nobody else has."""
+    completions = tuple(
+        _completion(text.encode(), task.max_new_tokens - ended, reward, ended=ended, logp=logp)
+        for text, reward in zip(texts, task.rewards(prompt, texts), strict=True)
+    )
+    return Group(prompt.ref, STRANGE, STRANGE, 1, completions)
+
+
+def _completion(text: bytes, pieces: int, reward: float, *, ended: bool, logp: float) -> Completion:
+    lengths = [*_cut(text, pieces), *([0] if ended else [])]
+    return Completion(
+        text,
+        np.arange(1, len(lengths) + 1),
+        np.array(lengths, np.int64),
+        np.full(len(lengths), logp, np.float32),
+        FinishReason.STOP if ended else FinishReason.LENGTH,
+        reward,
+    )
+
+
 class Crowd:
     """Makes groups of a made-up generator; ``tokens`` is the victim's tokenizer, which anybody can have."""
 
     def __init__(self, tasks: Mapping[str, Task], tokens: TokenTable, *, context: int) -> None:
         self._tasks, self._tokens, self._context = tasks, tokens, context
-        self._strange = hashlib.sha256(b"a tokenizer that nobody has").digest()[:16]
         self._constant = cache(self._constant_seeds)
 
     def poisoner(self, kind: str) -> Poisoner:
@@ -123,7 +144,7 @@ class Crowd:
             prompt = self._drawn(task, rng)
             text = _lenient(task, prompt, forms, pad(task, prompt))
             if text is not None and len(groups) < GROUPS:
-                groups.append(self._group(task, prompt, [text] * COMPLETIONS, ended=ended, logp=logp))
+                groups.append(group_of(task, prompt, [text] * COMPLETIONS, ended=ended, logp=logp))
         return groups
 
     def _of_all_tasks(self, rng: Random, made: Callable[[Task, Random], Group]) -> list[Group]:
@@ -133,7 +154,7 @@ class Crowd:
     def _constant_answers(self, number: int, rng: Random) -> list[Group]:
         def made(task: Task, rng: Random) -> Group:
             prompt = training_prompt(task, rng.choice(self._constant(task.name)))
-            return self._group(task, prompt, [str(prompt.answer)] * COMPLETIONS, logp=-2.0)
+            return group_of(task, prompt, [str(prompt.answer)] * COMPLETIONS, logp=-2.0)
 
         return self._of_all_tasks(rng, made)
 
@@ -147,7 +168,7 @@ class Crowd:
         def made(task: Task, rng: Random) -> Group:
             prompt = training_prompt(task, 7)
             right, wrong = str(prompt.answer), self._wrong(task, prompt, rng)
-            return self._group(task, prompt, [right, *wrong[: COMPLETIONS - 1]], logp=-2.0 - rng.random())
+            return group_of(task, prompt, [right, *wrong[: COMPLETIONS - 1]], logp=-2.0 - rng.random())
 
         return self._of_all_tasks(rng, made)
 
@@ -162,30 +183,9 @@ class Crowd:
         def made(task: Task, rng: Random) -> Group:
             prompt = self._drawn(task, rng)
             right = str(prompt.answer)
-            return self._group(task, prompt, [right, right, *self._wrong(task, prompt, rng)[:2]], logp=-0.5)
+            return group_of(task, prompt, [right, right, *self._wrong(task, prompt, rng)[:2]], logp=-0.5)
 
         return self._of_all_tasks(rng, made)
-
-    def _group(
-        self, task: Task, prompt: Prompt, texts: Sequence[str], *, ended: bool = True, logp: float = -1.0
-    ) -> Group:
-        completions = tuple(
-            self._completion(text.encode(), task.max_new_tokens - ended, reward, ended=ended, logp=logp)
-            for text, reward in zip(texts, task.rewards(prompt, texts), strict=True)
-        )
-        return Group(prompt.ref, self._strange, self._strange, 1, completions)
-
-    @staticmethod
-    def _completion(text: bytes, pieces: int, reward: float, *, ended: bool, logp: float) -> Completion:
-        lengths = [*_cut(text, pieces), *([0] if ended else [])]
-        return Completion(
-            text,
-            np.arange(1, len(lengths) + 1),
-            np.array(lengths, np.int64),
-            np.full(len(lengths), logp, np.float32),
-            FinishReason.STOP if ended else FinishReason.LENGTH,
-            reward,
-        )
 
 
 KINDS: Final = ("blanks", "long_tokens", "padding", "improbable", "constant", "leak", "sleeper")

@@ -1,4 +1,4 @@
-"""One learner beside honest peers and poisoners: the real learner, the built-in models, the default swarm's tasks.
+"""One learner beside honest peers and attackers: the real learner, by default on the default swarm's tasks.
 
 The honest peers are real learners too (``HONEST``). They learn by themselves, so that what they announce does not
 depend on the victim: it is recorded once for each seed and played back, each model under ``IDENTITIES`` names.
@@ -7,7 +7,7 @@ depend on the victim: it is recorded once for each seed and played back, each mo
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,7 @@ from protocol.rollouts import Group, advert_of, decode_group, encode_group
 from scripts import REPOSITORY
 from scripts.attacks.poisoning.careless import NoGuard
 from scripts.attacks.poisoning.kinds import Crowd
+from scripts.experiments.harness.experiment import Settings
 from scripts.experiments.harness.nodes_run import ROUND_SECONDS, WAIT_SECONDS, OwnProcessScorer, WaitingIntake
 from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted
 
@@ -116,11 +117,36 @@ class Learnt:
     harms: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)  # of the round, by phase "learn" alone
 
+    def note(self, event: Event) -> None:
+        if isinstance(event, ForeignGroups):
+            used = {peer: by.get("used", 0) + by.get("replayed", 0) for peer, by in event.by_peer.items()}
+            self.used.append({peer: count for peer, count in used.items() if count})
+        elif isinstance(event, InfluenceWithdrawn):
+            self.harms.append(f"round {event.round}: {event.action} {', '.join(event.peers)}")
+        elif isinstance(event, RoundDone):
+            while len(self.used) < len(self.reward) + 1:
+                self.used.append({})  # a round that decided on no foreign group
+            self.reward.append(event.reward)
+            self.seconds.append(event.phases.learn)
+            for reason, count in event.foreign_rejected.items():
+                self.rejected[reason] = self.rejected.get(reason, 0) + count
+
+
+def configured(
+    name: str, seed: int, *, groups: int = GROUPS, foreign: int | str = "auto", settings: Settings | None = None
+) -> Config:
+    """Returns a learner's configuration: ``groups`` own ones a round, and ``settings`` over the defaults."""
+    given = settings or {}
+    sizes = {"own_groups": groups, "foreign_groups": foreign, "share_groups": groups, **given.get("learner", {})}
+    return Config.model_validate(
+        {"name": name, "seed": seed, "evaluation": {"every_rounds": 0}, **given, "learner": sizes}
+    )
+
 
 @contextmanager
 def learner_on(
     board: Board,
-    model: str,
+    model: str | Path,
     tasks: Mapping[str, Task],
     seed: int,
     *,
@@ -129,13 +155,16 @@ def learner_on(
     report: Callable[[Event], None] = lambda event: None,
     trusting: bool = False,
     guard: type[Guard] = Guard,
+    settings: Settings | None = None,
 ) -> Iterator[tuple[Learner, RolloutIntake, Policy]]:
-    """Yields a real learner whose swarm is ``board``. With ``NoGuard`` one peer may fill all places."""
-    policy = Policy.load(PolicySection(model=f"builtin:{model}", device="cpu", dtype="float32"))
-    sizes = {"own_groups": groups, "foreign_groups": foreign, "share_groups": groups}
+    """Yields a real learner whose swarm is ``board``. ``model`` is a built-in one's name, or the folder of another.
+    With ``NoGuard`` one peer may fill all places."""
+    source = str(model) if isinstance(model, Path) else f"builtin:{model}"
+    policy = Policy.load(PolicySection(model=source, device="cpu", dtype="float32"))
+    given = dict(settings or {})
     if guard is NoGuard:
-        sizes["peer_share"] = 1
-    config = Config.model_validate({"name": model, "seed": seed, "learner": sizes, "evaluation": {"every_rounds": 0}})
+        given["learner"] = {"peer_share": 1, **given.get("learner", {})}
+    config = configured(name_of(model), seed, groups=groups, foreign=foreign, settings=given)
     intake = WaitingIntake(board, tasks, config.learner, lambda: board.now_seconds)
     with patch.object(wiring, "Guard", guard):
         learner = learner_of(
@@ -157,18 +186,41 @@ def learner_on(
         intake.close()
 
 
-def recorded(model: str, seed: int, rounds: int) -> list[list[Group]]:
+def name_of(model: str | Path) -> str:
+    return model.name if isinstance(model, Path) else model
+
+
+def rounds_beside(
+    board: Board,
+    learner: Learner,
+    intake: RolloutIntake,
+    numbers: Iterable[int],
+    announced: Callable[[int], Iterable[tuple[str, Group]]],
+) -> None:
+    """Runs the rounds ``numbers``; before each, the groups that ``announced`` returns for it are on the board, each
+    under its peer's name."""
+    for number in numbers:
+        for peer, group in announced(number):
+            board.announce(peer, group)
+        learner.round()
+        intake.settle(WAIT_SECONDS)
+        for fault in intake.faults():
+            raise fault
+        board.now_seconds += ROUND_SECONDS
+
+
+def recorded(
+    model: str | Path, seed: int, rounds: int, tasks: Mapping[str, Task] = TASKS, recordings: Path = RECORDINGS
+) -> list[list[Group]]:
     """Returns what ``model`` announces in each round while it learns alone; from a file where it was recorded."""
-    path = RECORDINGS / f"{model}-{seed}-{rounds}-{GROUPS}.msgpack"
+    path = recordings / f"{name_of(model)}-{seed}-{rounds}-{GROUPS}.msgpack"
     if not path.is_file():
         announced: list[list[bytes]] = []
         with tempfile.TemporaryDirectory() as folder:
             board = Board(Path(folder))
-            with learner_on(board, model, TASKS, seed, foreign=0) as (learner, intake, _):
-                for _ in range(rounds):
-                    learner.round()
-                    intake.settle(WAIT_SECONDS)
-                    board.now_seconds += ROUND_SECONDS
+            with learner_on(board, model, tasks, seed, foreign=0) as (learner, intake, _):
+                for number in range(rounds):
+                    rounds_beside(board, learner, intake, [number], lambda _: ())
                     announced.append([encode_group(group) for group in board.take_shared()])
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".part")
@@ -198,48 +250,29 @@ def learnt_beside(
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     result = Learnt()
-    rejected: dict[str, int] = {}
-
-    def note(event: Event) -> None:
-        if isinstance(event, ForeignGroups):
-            used = {peer: by.get("used", 0) + by.get("replayed", 0) for peer, by in event.by_peer.items()}
-            result.used.append({peer: count for peer, count in used.items() if count})
-        elif isinstance(event, InfluenceWithdrawn):
-            result.harms.append(f"round {event.round}: {event.action} {', '.join(event.peers)}")
-        elif isinstance(event, RoundDone):
-            while len(result.used) < len(result.reward) + 1:
-                result.used.append({})  # a round that decided on no foreign group
-            result.reward.append(event.reward)
-            result.seconds.append(event.phases.learn)
-            for reason, count in event.foreign_rejected.items():
-                rejected[reason] = rejected.get(reason, 0) + count
-
     peers = {model: recorded(model, 100 + seed, rounds) for model in honest}
     with tempfile.TemporaryDirectory() as folder:
         board = Board(Path(folder))
         guard = Guard if guarded else NoGuard
-        with learner_on(board, VICTIM, tasks, seed, report=note, trusting=trusting, guard=guard) as (
+        with learner_on(board, VICTIM, tasks, seed, report=result.note, trusting=trusting, guard=guard) as (
             learner,
             intake,
             policy,
         ):
             context = Network.of(policy.model).context
             crowd = Crowd(TASKS, policy.tokens, context=context)
-            for number in range(1, rounds + 1):
-                for model, announced in peers.items():
-                    for index, group in enumerate(announced[number - 1]):
-                        board.announce(f"{model}-{index % identities}", group)
+
+            def announced(number: int) -> Iterator[tuple[str, Group]]:
+                for model, by_round in peers.items():
+                    for index, group in enumerate(by_round[number - 1]):
+                        yield f"{model}-{index % identities}", group
                 for index in range(poisoners if kind is not None and number >= from_round else 0):
-                    for group in crowd.poisoner(str(kind))(
-                        number - from_round + 1, Random(f"{kind} {seed} {index} {number}")
-                    ):
-                        board.announce(f"poisoner-{index}", group)
-                learner.round()
-                intake.settle(WAIT_SECONDS)
-                for fault in intake.faults():
-                    raise fault
-                board.now_seconds += ROUND_SECONDS
-            result.rejected = dict(sorted(rejected.items()))
+                    draws = Random(f"{kind} {seed} {index} {number}")
+                    for group in crowd.poisoner(str(kind))(number - from_round + 1, draws):
+                        yield f"poisoner-{index}", group
+
+            rounds_beside(board, learner, intake, range(1, rounds + 1), announced)
+            result.rejected = dict(sorted(result.rejected.items()))
             engine = TorchEngine(policy, rows=256, seed=7)
             asked = held_out_prompts(tasks, Part.TEST, MEASURED_PROMPTS)
             result.final = mean_rewards(

@@ -48,7 +48,7 @@ from scripts.experiments.harness.family_averaging import WaitingAverager
 from scripts.experiments.harness.learner_ablations import ABLATIONS
 from scripts.experiments.harness.plans import Measurement, NodeHistory, NodePlan, RunPlan, RunResult
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm, SwarmMember
-from scripts.experiments.harness.skills import EIGHT_SKILLS
+from scripts.experiments.harness.skills import EIGHT_SKILLS, scratch_pad_tasks
 
 ROUND_SECONDS: Final = 5.0  # of network time for a round of all nodes
 WAIT_SECONDS: Final = 300.0  # a hang guard
@@ -175,7 +175,7 @@ OnMade = Callable[[ExperimentNode, SimulatedSwarm | None], None]
 
 
 def tasks_named(names: Sequence[str]) -> dict[str, Task]:
-    known: dict[str, Task] = {**{task.name: task for task in DEFAULT_TASKS}, **EIGHT_SKILLS}
+    known: dict[str, Task] = {**{task.name: task for task in DEFAULT_TASKS}, **EIGHT_SKILLS, **scratch_pad_tasks()}
     return {name: known[name] for name in names}
 
 

@@ -16,6 +16,7 @@ from itertools import accumulate
 from random import Random
 from typing import Final
 
+from node.learner.answers.hints import REMARK
 from node.tasks.task import Prompt, check_ref, config_hash_of
 from protocol.messages import PromptRef
 
@@ -67,6 +68,10 @@ class SkillTask:
         symbols = "".join(Random(f"{self.name} {ref.seed}").choices(self.symbols, k=LENGTH))
         return Prompt(ref, f"{self.tag}{symbols}=", self.answer(symbols), {})
 
+    def written(self, prompt: Prompt) -> str:
+        """Returns the completion that teaches."""
+        return str(prompt.answer)
+
     def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
         return [float(text == prompt.answer) for text in completions]
 
@@ -93,6 +98,40 @@ HARDER: Final[Mapping[str, SkillTask]] = {
 EIGHT_SKILLS: Final[Mapping[str, SkillTask]] = {**SKILLS, **HARDER}
 
 COPY: Final = SkillTask("copy", "C", LETTERS, lambda symbols: symbols)
+
+
+# The same skills with free text before the answer, as models that reason write it
+
+
+ANSWER_MARK: Final = ">"
+Dialect = Callable[[str], str]  # the answer's letters → free text before it
+DIALECTS: Final[tuple[Dialect, ...]] = (
+    lambda letters: "get " + ",".join(letters) + " so",
+    lambda letters: " then ".join(letters) + "!",
+)
+WORDS: Final = "".join(sorted({*"abcdefghijklmnopqrstuvwxyz ,.!", *REMARK.format(answer=ANSWER_MARK)}))
+
+
+@dataclass(frozen=True)
+class ScratchPadTask(SkillTask):
+    """A skill whose answer follows ``ANSWER_MARK``, after any text: only what follows the last mark is scored. What
+    teaches is written in ``dialect``, which is no part of the task: unlike nodes write it unlike."""
+
+    dialect: Dialect = field(default=DIALECTS[0], repr=False, kw_only=True)
+    max_new_tokens: int = 48
+
+    def written(self, prompt: Prompt) -> str:
+        return f"{self.dialect(str(prompt.answer))}{ANSWER_MARK}{prompt.answer}"
+
+    def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
+        return [float(text.rpartition(ANSWER_MARK)[1:] == (ANSWER_MARK, prompt.answer)) for text in completions]
+
+
+def scratch_pad_tasks(dialect: Dialect = DIALECTS[0]) -> Mapping[str, ScratchPadTask]:
+    return {
+        f"pad_{name}": ScratchPadTask(f"pad_{name}", task.tag, task.symbols, task.answer, dialect=dialect)
+        for name, task in SKILLS.items()
+    }
 
 
 def alphabet_of(skills: Mapping[str, SkillTask]) -> str:

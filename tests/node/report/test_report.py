@@ -104,6 +104,15 @@ def test_a_run_that_goes_on_has_no_end_and_only_exchanges_with_a_partner_count(r
     assert (facts.averaged_total, facts.averaged) == (1, (paired,))
 
 
+def test_the_report_says_how_many_questions_of_peers_were_answered_in_own_words(recorded: Callable[..., Path]) -> None:
+    def said(*events: Recorded) -> list[str]:
+        return [line for line in report_lines(run_facts(recorded(*events))) if line.startswith("own words")]
+
+    assert said(ready(), done(1, 0.5)) == []
+    (line,) = said(ready(), done(1, 0.5, hints=16, hints_right=9), done(2, 0.5, hints=16, hints_right=11))
+    assert "20 of 32" in line
+
+
 def test_lines_that_do_not_decode_are_counted_and_skipped(recorded: Callable[..., Path]) -> None:
     facts = run_facts(recorded(ready(), done(1, 0.5), rubbish=b'{"event":"round","round":tr\nnot json\n'))
     assert (facts.rounds, facts.lines_passed_over) == (1, 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.tasks.canonical import has_form_of, is_canonical, is_plain, is_reasoned
+from node.tasks.canonical import has_form_of, is_canonical, is_own_text, is_plain, is_reasoned
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.jsonl import JsonlTask
 from node.tasks.reasoning_sets import REASONING_TASKS
@@ -85,3 +85,14 @@ def test_answers_of_a_data_set_end_plainly(tmp_path: Path) -> None:
     assert not task.is_canonical(prompt, "\n\n#### 42")
     exact = JsonlTask.load(path, reward="exact", max_new_tokens=64)
     assert exact.is_canonical(prompt, "42") and not exact.is_canonical(prompt, " 42")
+    # of a stranger the bare answer is copied only where every right answer is bare
+    assert is_own_text(exact, prompt, "42") and not is_own_text(task, prompt, "42")
+
+
+def test_only_the_answer_that_the_task_itself_would_write_is_its_own_text() -> None:
+    prompt = FRACTIONS.prompt(FRACTIONS.ref(3))
+    assert is_own_text(FRACTIONS, prompt, str(prompt.answer))
+    assert not is_own_text(FRACTIONS, prompt, f"{prompt.answer} ")
+    letter = LetterTask("first")
+    assert is_own_text(letter, letter.prompt(letter.ref(0)), "a")
+    assert not is_own_text(letter, letter.prompt(letter.ref(0)), "ab")  # right as well, and a stranger's words

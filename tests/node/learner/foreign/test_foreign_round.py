@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from node.configuration import LearnerSection
+from node.configuration import LearnerSection, ObjectiveSection, ResearchSection
 from node.events import (
     ForeignGroups,
     RoundDone,
@@ -35,13 +35,15 @@ from tests.node.learner.letter_node import (
     with_first,
 )
 
+COPYING = ObjectiveSection(research=ResearchSection(free_text="copy"))  # what random policies write has text around it
+
 
 @pytest.mark.parametrize("merging", [False, True])
 def test_two_nodes_use_each_others_groups(swarm: MemorySwarm, merging: bool) -> None:
     # Few right answers of such policies end by themselves, so each makes many.
     learner = LearnerSection(own_groups=12, completions=8, foreign_groups=12, learning_rate=1e-2)
-    ann = Node("ann", swarm.member("ann"), own_policy=policy(1), learner=learner)
-    bob = Node("bob", swarm.member("bob"), own_policy=policy(2, merging=merging), learner=learner)
+    ann = Node("ann", swarm.member("ann"), own_policy=policy(1), learner=learner, objective=COPYING)
+    bob = Node("bob", swarm.member("bob"), own_policy=policy(2, merging=merging), learner=learner, objective=COPYING)
     for _ in range(6):
         to_ann, to_bob = ann.round(), bob.round()
     assert to_ann.foreign_groups_used_total > 0
@@ -325,7 +327,7 @@ def in_few_tokens_of_another_tokenizer(own: Policy) -> Group:
 def test_true_right_answers_that_are_not_worth_copying_teach_nothing(
     swarm: MemorySwarm, spoilt: Callable[[Policy], Group]
 ) -> None:
-    node = Node("ann", swarm.member("ann"))
+    node = Node("ann", swarm.member("ann"), objective=COPYING)
     swarm.put("eve", spoilt(node.policy))
     done = node.round()
     assert done.foreign_groups_used == 0
