@@ -29,7 +29,7 @@ from tokenizers import models as tokenizer_models
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from node.learner.answers.hints import REMARK
+from node.learner.generation.hint import REMARK
 from node.tasks.split import Part, held_out_prompts, training_prompt
 from scripts import REPOSITORY
 from scripts.build_models import SPECIAL, UNKNOWN, Accuracy, finished_tokenizer, knowledge, teaching_batch

@@ -28,28 +28,14 @@ import numpy as np
 
 from node.learner.allocation.success import DECAY, SuccessTracker
 from node.learner.answers.right_answers import LEAST_GAIN
+from node.learner.generation.hint import Hint
 from node.learner.generation.own_rollouts import Rollout
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import TrainingCompletion, TrainingGroup
 
-REMARK: Final = "(The answer is {answer}.) "
 MOST_HINTS: Final = 64  # of one class
 SELDOM: Final = 0.05  # of hints answered rightly, below which a class gets one a round
 AT_FIRST: Final = 0.5  # assumed of a class whose hints were not tried
-
-
-@dataclass(frozen=True, slots=True)
-class Hint:
-    """A question that ``peer`` answered rightly."""
-
-    task: str
-    seed: int
-    answer: str  # the task's own
-    peer: str
-
-    def asked(self, question: str) -> str:
-        """Returns the prompt's text with the answer before it."""
-        return REMARK.format(answer=self.answer) + question
 
 
 @dataclass(slots=True)

@@ -22,10 +22,10 @@ from typing import Final
 
 from node.configuration import ObjectiveSection
 from node.learner.allocation.success import SuccessTracker
-from node.learner.answers.hints import Hint
 from node.learner.foreign.intake import ForeignGroup, Incoming, RolloutIntake
 from node.learner.foreign.outcomes import Decided, ForeignOutcome, ForeignOutcomes, name_of
 from node.learner.foreign.verification import ForeignRefusal, check_rewards, regenerated_prompt
+from node.learner.generation.hint import Hint
 from node.learner.generation.own_rollouts import scoring_item
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.batch import SELF, TrainingGroup

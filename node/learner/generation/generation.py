@@ -23,7 +23,7 @@ from node.configuration import LearnerSection
 from node.engines.engine import Ended, Engine, Enough, GenerationProgress, GenerationRequest, Sampling
 from node.fit.workload import SAMPLED_PROMPTS
 from node.learner.allocation.allocator import Allocation, allocate
-from node.learner.answers.hints import Hint
+from node.learner.generation.hint import Hint
 from node.learner.generation.own_rollouts import Rollout, scoring_item
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.policy.tokens import TokenTable

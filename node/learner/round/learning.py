@@ -14,9 +14,10 @@ from functools import partial
 
 from node.configuration import Config
 from node.engines.engine import Engine
-from node.learner.answers.hints import Hint, in_own_words
+from node.learner.answers.hints import in_own_words
 from node.learner.answers.right_answers import IMITATION_RATE, of_others
 from node.learner.foreign.candidates import ForeignCandidates, VerifiedGroup
+from node.learner.generation.hint import Hint
 from node.learner.influence.guard import Guard
 from node.learner.memory.phases import PhaseRunner
 from node.learner.objective.advantages import AdvantageRule, Capabilities

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from node.learner.answers.hints import Hint
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, RewardScorer
+from node.learner.generation.hint import Hint
 from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of, scoring_item, worth_sharing
 from node.learner.round.record import RoundRecord
 from node.learner.steps.early_learning import EarlyLearning

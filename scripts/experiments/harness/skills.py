@@ -16,7 +16,7 @@ from itertools import accumulate
 from random import Random
 from typing import Final
 
-from node.learner.answers.hints import REMARK
+from node.learner.generation.hint import REMARK
 from node.tasks.task import Prompt, check_ref, config_hash_of
 from protocol.messages import PromptRef
 

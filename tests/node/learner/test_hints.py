@@ -13,7 +13,8 @@ from node.engines.engine import Ended, Engine, Enough, GenerationProgress, Gener
 from node.engines.torch import TorchEngine
 from node.events import RoundDone
 from node.learner.allocation.success import ClassSuccess, SuccessTracker
-from node.learner.answers.hints import MOST_HINTS, REMARK, Hint, Hints
+from node.learner.answers.hints import MOST_HINTS, Hints
+from node.learner.generation.hint import REMARK, Hint
 from node.learner.objective.batch import TrainingGroup
 from node.tasks.split import Part, part_of
 from protocol.rollouts import Group
