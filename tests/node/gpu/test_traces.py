@@ -74,11 +74,11 @@ RECORD: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "decode, own prompts": (13 * STEPS, 0),
         "decode, shared prompts": (13 * STEPS, 0),
         "decode, adapter beside": (27 * STEPS, 0),
-        "step": (1604, 3),
+        "step": (1600, 3),
         "step, head in blocks": (1627, 3),
         "step, recomputed": (2530, 3),
         "step, adapter": (2007, 3),
-        "step, KL": (2101, 4),
+        "step, KL": (2097, 4),
         "step, moments on the host": (1504, 53),
         "step, 8 bits": (1604, 3),
         "step, attention by lengths": (1542, 3),
@@ -88,7 +88,7 @@ RECORD: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "diff": (1, 150),
         "diff, on the device": (27, 9),
         "sparse update, on the device": (27, 9),
-        "undo": (3310, 156),
+        "undo": (3302, 156),
     }
 )
 BOTH: Final = pytest.mark.parametrize("kind", ["cuda", "mps"])
