@@ -160,11 +160,10 @@ class RoundDone(TimedEvent, frozen=True, kw_only=True, tag="round"):
     gradient_norm: float | None  # before clipping
     steps_skipped_total: int  # optimizer steps skipped for a non-finite gradient
     effective_sample_share: float | None  # (Σw)² / (n Σw²) over spans
-    effective_sequence_share: float | None = None  # VCPO's ESS / B, of completions' untruncated weights
     clip_share: float | None  # spans whose weight was truncated at the cap, or masked out for it
     ratio_clip_share: float | None = None  # tokens without a gradient for their ratio to the proximal policy
     floor_share: float | None  # spans whose weight was raised to the floor
-    filter_share: float | None  # completions with a non-zero advantage that a filter or a veto removed
+    filter_share: float | None  # completions with a non-zero advantage that a filter or a mask removed
     text_share: float | None = None  # completions learnt from as text, without behaviour log-probabilities
     foreign_unusable: int = 0  # foreign completions with impossible log-probabilities: dropped, or taken as text
     kl: float | None = None  # to the reference, per token, over own completions; None without objective.kl_weight

@@ -24,8 +24,7 @@ def devices_faults(config: Config) -> Iterator[DevicesFault]:
         return
     several = f"with learner.devices = {devices}"
     alone = "or set learner.devices = 1"
-    research, averaged = config.objective.research, config.objective.correction == "ppo_ewma"
-    old_weights = config.learner.max_staleness > 0 or research.weights_behind > 0
+    old_weights = config.learner.max_staleness > 0 or config.objective.research.weights_behind > 0
     contradictions = (
         (
             config.engine.backend == "torch",
@@ -58,10 +57,10 @@ def devices_faults(config: Config) -> Iterator[DevicesFault]:
             'set learner.recompute = "auto"',
         ),
         (
-            config.objective.kl_weight > 0 or averaged,
-            "objective.correction" if averaged else "objective.kl_weight",
+            config.objective.kl_weight > 0,
+            "objective.kl_weight",
             f"needs a second copy of the policy, which there is none of {several}",
-            'set objective.correction = "byte_aligned"' if averaged else "set objective.kl_weight = 0",
+            "set objective.kl_weight = 0",
         ),
         (
             old_weights and config.evaluation.every_rounds > 0,

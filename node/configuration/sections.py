@@ -24,19 +24,15 @@ Name = Annotated[str, Field(max_length=limits.NAME_BYTES)]
 
 ChatMode = Literal["auto", "on", "off"]
 LossName = Literal["dapo", "grpo", "dr_grpo", "gspo", "cispo"]
-AdvantageMethod = Literal["group", "mean", "median", "batch", "min_variance"]
+AdvantageMethod = Literal["group", "mean", "median", "batch"]
 CorrectionName = Literal[
     "byte_aligned",
     "none",
     "ppo",
     "token_tis",
     "sequence_tis",
-    "icepop",
-    "masked_is",
     "sequence_mask",
     "f_tis",
-    "decoupled_ppo",
-    "ppo_ewma",
     "hacpo",
 ]
 BackendName = Literal["torch", "process", "vllm"]
@@ -162,8 +158,6 @@ class ResearchSection(ConfigSection):
     clip_high: NotNegative = 0.0  # ε_high; 0: as clip
     clip_negative: NotNegative = 0.0  # δ; 0: off
     filter_gamma: Positive = 50.0  # γ, nats a completion
-    proximal_window: Positive = 8.0  # W of ppo_ewma, in steps
-    ess_learning_rate: bool = False
     foreign_advantage: ForeignAdvantage = "learner"
     foreign_choice: Literal["gain", "uniform"] = "gain"
     unusable_logps: Literal["drop", "as_text"] = "drop"
@@ -184,12 +178,12 @@ class ObjectiveSection(ConfigSection):
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
-        for is_contradiction, reason in (*self._contradictions_of_loss(), *self._contradictions_of_correction()):
+        for is_contradiction, reason in self._contradictions():
             if is_contradiction:
                 raise ValueError(reason)
         return self
 
-    def _contradictions_of_loss(self) -> Iterator[tuple[bool, str]]:
+    def _contradictions(self) -> Iterator[tuple[bool, str]]:
         """Yields for each combination without a meaning whether it is configured here, and the reason against it."""
         loss, correction, clip_negative = self.research.loss, self.correction, self.research.clip_negative
         clip_high = self.research.clip_high or self.clip
@@ -213,30 +207,12 @@ class ObjectiveSection(ConfigSection):
             "set it above, or to 0",
         )
         yield (
-            clip_negative > 0 and self.steps == 1 and correction not in ("ppo", "ppo_ewma"),
+            clip_negative > 0 and self.steps == 1 and correction != "ppo",
             f'clip_negative never acts: with steps = 1 and correction "{correction}" the ratio is 1',
         )
-
-    def _contradictions_of_correction(self) -> Iterator[tuple[bool, str]]:
-        correction, research = self.correction, self.research
-        unweighted = correction in UNWEIGHTED_CORRECTIONS
         yield (
-            research.advantage == "min_variance" and unweighted,
-            f'advantage "min_variance" weighs rewards by squared importance weights, which correction "{correction}" '
-            'does not have: choose another correction, or advantage "mean"',
-        )
-        yield (
-            research.ess_learning_rate and correction in ("none", "sequence_mask"),
-            "ess_learning_rate scales the step by the variance of importance weights, and correction "
-            f'"{correction}" uses none: set it to false, or choose another correction',
-        )
-        yield (
-            not unweighted and self.ratio_floor > self.ratio_cap,
+            correction not in UNWEIGHTED_CORRECTIONS and self.ratio_floor > self.ratio_cap,
             f"ratio_floor = {self.ratio_floor:g} lies above ratio_cap = {self.ratio_cap:g}",
-        )
-        yield (
-            correction == "ppo_ewma" and self.ratio_cap <= 1,
-            f'correction "ppo_ewma" keeps ratios from 1/ratio_cap to ratio_cap: {self.ratio_cap:g} is not above 1',
         )
 
 

@@ -42,6 +42,15 @@ NOT_KEYS: Final = frozenset(
 
 NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 MOVED: Final = {"swarm.upload_bytes_per_second": ("machine.max_upload", '"10 Mbit/s"')}  # former keys
+GONE: Final[Mapping[str, frozenset[str]]] = MappingProxyType(  # former keys, without values, and former values of keys
+    {
+        "objective.research.proximal_window": frozenset(),
+        "objective.research.ess_learning_rate": frozenset(),
+        "objective.research.advantage": frozenset({"min_variance"}),
+        "objective.correction": frozenset({"icepop", "masked_is", "decoupled_ppo", "ppo_ewma"}),
+    }
+)
+WHY_GONE: Final = "nothing showed it to be better than what is left (docs/papers.md, “Tried and rejected”)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +239,8 @@ def _leaves(values: Mapping[str, Any], sections: frozenset[str], prefix: str = "
 
 
 def _unknown(spelling: Mapping[str, str], *, spell: Callable[[str], str]) -> dict[str, str]:
-    """Returns a message for each key that is not in the tree, which names the nearest one as its source spells it."""
+    """Returns a message for each key that is not in the tree: what became of it, or the nearest one as its source
+    spells it."""
     known = list(known_keys())
     messages = {}
     for key, written in spelling.items():
@@ -238,7 +248,11 @@ def _unknown(spelling: Mapping[str, str], *, spell: Callable[[str], str]) -> dic
             continue
         if key in MOVED:
             place, example = MOVED[key]
-            raise ConfigurationError(f"{written} is now {spell(place)}, in words: write {example}")
+            messages[key] = f"{written} is now {spell(place)}, in words: write {example}"
+            continue
+        if key in GONE:
+            messages[key] = f"{written} is gone: {WHY_GONE}; leave the key out"
+            continue
         inside = [candidate for candidate in known if candidate.startswith(f"{key}.")]
         same_name = [candidate for candidate in known if candidate.rpartition(".")[2] == key.rpartition(".")[2]]
         nearest = inside or same_name or difflib.get_close_matches(key, known, n=1, cutoff=0.0)
@@ -260,7 +274,8 @@ def _explain(error: ValidationError, lowest_first: Sequence[SettingsSource]) -> 
         invalid.setdefault(key, (fault["input"], []))[1].append(fault["msg"])
     for key, (value, messages) in invalid.items():
         written = next((source.spelling[key] for source in reversed(lowest_first) if key in source.spelling), key)
-        lines.append(f"{written} = {value!r}: {', or: '.join(messages)}")
+        gone = f"it is gone: {WHY_GONE}. " if str(value) in GONE.get(key, ()) else ""
+        lines.append(f"{written} = {value!r}: {gone}{', or: '.join(messages)}")
     return lines
 
 

@@ -20,8 +20,8 @@ With P parameters, T of them trained, and w bytes an element of the weights:
     averaging      dense: φ and m, 8 T, and while an exchange runs 24 T more; compressed: φ and e, 8 T, and 12 T more;
                    the weights from before the step that is on trial, 4 T.
                    It runs beside learning, and so does publishing: two copies in bfloat16, 4 T
-    against harm   where groups of others are learnt from: ``HARM_COPIES`` times weights in float32, moments, and the
-                   average of the proximal policy, in main memory; nothing above ``HARM_COPIED_WEIGHTS``
+    against harm   where groups of others are learnt from: ``HARM_COPIES`` times weights in float32 and moments, in main
+                   memory; nothing above ``HARM_COPIED_WEIGHTS``
 
 A round generates, then learns, then steps; the peak is that of one phase, not the sum. What runs in the background is
 added to each phase. Without CUDA everything is in main memory. ``node.fit.shards`` has what a learner on several
@@ -189,7 +189,7 @@ def _averaging_state_bytes(settings: MemorySettings, workload: Workload, trained
 def _bytes_against_harm(settings: MemorySettings, workload: Workload, trained: int) -> int:
     state = _optimizer_bytes(settings, trained)
     weights = 0 if settings.optimizer == "host" or _trained_dtype(settings) != "float32" else 1  # or masters are copied
-    copy = state.device + state.host + (weights + workload.averages_proximal) * FLOAT_BYTES * trained
+    copy = state.device + state.host + weights * FLOAT_BYTES * trained
     return HARM_COPIES * copy if workload.foreign_groups and trained <= HARM_COPIED_WEIGHTS else 0
 
 
@@ -203,7 +203,7 @@ def _resident(
     on_device = {
         "weights": shards.share(weight_bytes(sizes, settings)),
         "engine's copies": packed + workload.engine_copies * trained_width * trained,
-        "reference": workload.reference_copies * FLOAT_BYTES * trained,
+        "reference": workload.has_reference * FLOAT_BYTES * trained,
         "optimizer": shards.share(_optimizer_bytes(settings, trained).device),
     }
     if workload.engine_elsewhere and vllm is None and not shards.has_engine_card:

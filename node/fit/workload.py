@@ -19,9 +19,6 @@ SAMPLED_PROMPTS: Final = 32  # of each task, to see how long they are
 SMALL_VOCABULARY: Final = 1024  # up to here a token is taken for one byte, above for two; most have four
 BYTES_OF_A_TEMPLATE: Final = 64  # that a chat template adds to a prompt
 
-# Corrections whose proximal policy is an average of past weights, kept in float32.
-AVERAGING_CORRECTIONS: Final = frozenset({"ppo_ewma"})
-
 
 class VllmMemory(Struct, frozen=True):
     """What configuration and environment give to vLLM."""
@@ -44,8 +41,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     has_donors: bool = False  # or has invited some: machines that generate for it
     devices: int = 1  # that hold the learner's model in shards; above 1 the engine is elsewhere, of GPUs on one more
     generates_ahead: bool = False  # while learning
-    reference_copies: int = 0  # of the trained weights: reference and proximal policy
-    averages_proximal: bool = False  # the proximal policy is an average of past weights
+    has_reference: bool = False  # a copy of the trained weights, for the KL term
     averages: bool = True  # weights with peers of the family
     publishes: bool = True  # weights for peers of the family
     checkpoints_kept: int = 2
@@ -82,7 +78,6 @@ def workload_of(
     facts = EngineFacts(vllm, card_bytes is not None, four_bit, sizes.parameters, in_shards=learner.devices > 1)
     backend = choose_backend(config.engine, facts).backend
     elsewhere = backend != "torch" or learner.devices > 1
-    averages_proximal = objective.correction in AVERAGING_CORRECTIONS
     return Workload(
         prompt_tokens=prompt,
         answer_tokens=min(answer, max(1, sizes.context - prompt)),
@@ -95,8 +90,7 @@ def workload_of(
         has_donors=has_donors and learner.devices == 1,  # a learner in shards has none
         devices=learner.devices,
         generates_ahead=runs_ahead,
-        reference_copies=(objective.kl_weight > 0) + averages_proximal,
-        averages_proximal=averages_proximal,
+        has_reference=objective.kl_weight > 0,
         averages=config.averaging.every_rounds > 0,
         publishes=config.checkpoint.publish_every_rounds > 0,
         checkpoints_kept=config.checkpoint.keep,

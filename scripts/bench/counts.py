@@ -24,7 +24,7 @@ from node.kernels.sparse_update_kernels import encode_update_fast
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.forward import WHOLE, Network, completion_logps, plan_micro_batches
-from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.reference_policy import ReferencePolicy
 from node.learner.steps.devices import StepTask
 from node.learner.steps.optimizer import MasterAdamW
 from node.learner.steps.step import OptimizerSteps
@@ -122,7 +122,7 @@ def _learner_step() -> list[Figure]:
     _, kept = with_kept_bytes(lambda: completion_logps(network, micro_batch)[0].sum(), excluded=parameters)
     objective = ObjectiveSection()
     optimizer = MasterAdamW(policy.trainable(), LearnerSection(learning_rate=1e-4))
-    steps = OptimizerSteps(network, optimizer, objective, OtherPolicies(policy.trainable(), objective))
+    steps = OptimizerSteps(network, optimizer, objective, ReferencePolicy(policy.trainable(), objective))
     with FlopCounterMode(display=False) as flops, Operators() as operators:
         steps.take(StepTask(groups, WHOLE, 1.0, TOKENS, len(groups)))
     return [

@@ -18,7 +18,6 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any]]] = [
     ("learner.optimizer", {"learner": {"optimizer": "adamw8bit"}}),
     ("learner.recompute", {"learner": {"recompute": False}}),
     ("objective.kl_weight", {"objective": {"kl_weight": 0.1}}),
-    ("objective.correction", {"objective": {"correction": "ppo_ewma"}}),
     ("evaluation.every_rounds", {"learner": {"max_staleness": 1}}),
 ]
 

@@ -36,7 +36,7 @@ from node.learner.loop import Learner
 from node.learner.memory.device_memory import return_freed_tensors, total_memory_bytes
 from node.learner.memory.phases import SizePlan
 from node.learner.objective.forward import Network, PassSettings, check_network
-from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.reference_policy import ReferencePolicy
 from node.learner.sharding.starting import put_in_shards, start_other_devices
 from node.learner.state.continuing import continued
 from node.learner.state.learner_state import LearnerState
@@ -73,7 +73,7 @@ class _Restored:
     """Where training goes on from."""
 
     optimizer: MasterAdamW
-    others: OtherPolicies
+    reference: ReferencePolicy
     state: LearnerState
     pool_position: Mapping[str, Any] | None
     held: HeldState | None  # the weights that were adopted from peers
@@ -118,7 +118,7 @@ def assembled(
             sharded, restored.optimizer, devices = put_in_shards(
                 home.devices_meeting, sized.config, policy, restored.optimizer, others, ran_out
             )
-            policy, restored.others = sharded, OtherPolicies(sharded.trainable(), sized.config.objective)
+            policy, restored.reference = sharded, ReferencePolicy(sharded.trainable(), sized.config.objective)
         loading("engine")
         size_plan = SizePlan(
             sized.begin,
@@ -177,7 +177,7 @@ def _restored(
     damaged and it allows that, the weights of peers."""
     loading("checkpoint")
     optimizer = _optimizer(policy, config)
-    others = OtherPolicies(policy.trainable(), config.objective)  # before a checkpoint changes the policy
+    reference = ReferencePolicy(policy.trainable(), config.objective)  # before a checkpoint changes the policy
     found = continued(home.checkpoints, policy, optimizer)
     state = found.state
     if found.has_lost_all and config.checkpoint.recover_from_peers:
@@ -192,7 +192,7 @@ def _restored(
         optimizer = _optimizer(policy, config)
         state = with_adopted_state(state)
     state.influence.standings.trusting = config.learner.trust_peers or has_cluster(cluster_files(home.path))
-    return _Restored(optimizer, others, state, found.pool_position, held, found.checkpoint)
+    return _Restored(optimizer, reference, state, found.pool_position, held, found.checkpoint)
 
 
 def _learner(
@@ -242,7 +242,7 @@ def _learner(
         persistence,
         weight_averager,
         _evaluation(config, policy, engine, scorer, tasks),
-        restored.others,
+        restored.reference,
         PassSettings(settings.batch_tokens, settings.recompute, settings.chunk_tokens),
         size_plan,
         devices,

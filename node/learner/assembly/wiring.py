@@ -22,7 +22,7 @@ from node.learner.loop import Learner
 from node.learner.memory.device_memory import device_memory
 from node.learner.memory.phases import PhaseRunner, SizePlan
 from node.learner.objective.forward import Network, PassSettings
-from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.reference_policy import ReferencePolicy
 from node.learner.round.learning import RoundLearning
 from node.learner.round.measuring import Measuring
 from node.learner.round.report import Reporting
@@ -45,7 +45,7 @@ class Extras:
     persistence: Persistence | None = None
     averager: WeightAverager | None = None
     evaluation: EvaluationWhileTraining | None = None
-    others: OtherPolicies | None = None  # made before a checkpoint; None: the policy as it is now is the reference
+    reference: ReferencePolicy | None = None  # made before a checkpoint; None: the policy as it is now is the reference
     passes: PassSettings | None = None  # None: as the configuration says
     size_plan: SizePlan | None = None  # how rows and passes begin and change; None: as engine and configuration say
     devices: LeadingDevice = ONE_DEVICE  # hold policy and optimizer, in shards where they are several
@@ -67,7 +67,7 @@ def learner_of(
 ) -> Learner:
     """Returns a learner whose engine has the weights; ``clock`` gives Unix time. Where ``state`` comes from a
     checkpoint, its tensors are loaded already."""
-    others = extras.others or OtherPolicies(policy.trainable(), config.objective)
+    reference = extras.reference or ReferencePolicy(policy.trainable(), config.objective)
     seed = f"{config.seed}/{config.name}"  # the name sets apart nodes that share a configuration
     draws = partial(_draws, seed)
     network = Network.of(policy.model, policy.tokens.vocabulary)
@@ -76,7 +76,7 @@ def learner_of(
     )
     longest = max(task.max_new_tokens for task in tasks.values())
     steps = BatchSteps(
-        config, network, optimizer, others, extras.devices, passes,
+        config, network, optimizer, reference, extras.devices, passes,
         max_new_tokens=longest,
         policy_version=lambda: state.policy_version,
     )  # fmt: skip
@@ -137,7 +137,7 @@ def learner_of(
             draws=draws,
         ),
         averager=extras.averager,
-        taking_back=TakingBack(state, guard, extras.averager, optimizer, others, phases, report, clock),
+        taking_back=TakingBack(state, guard, extras.averager, optimizer, phases, report, clock),
         measuring=Measuring(extras.evaluation, extras.persistence, phases, report, clock),
         reporting=Reporting(config, policy, engine, state, intake, report, clock),
         persistence=extras.persistence,

@@ -2,13 +2,12 @@
 
 Within a group of G completions of one prompt, with rewards R:
 
-    group         A_i = (R_i − mean R) / (std R + 1e-4), std unbiased          (GRPO as in TRL)
-    mean          A_i = R_i − mean R                                           (Dr. GRPO)
-    median        A_i = (R_i − median R) / (MAD + 1e-3), |A_i| ≤ 5             (MC-GRPO, arXiv 2601.22582)
-    batch         A_i = (R_i − mean R) / (std of all rewards of the batch + 1e-4)
-    min_variance  A_i = R_i − b*, b* = Σ ‖g_i‖² R_i / Σ ‖g_i‖²                 (VCPO; see ``baselines``)
-    learner       A_i = max(R_i − V_θ, 0)                                      (for foreign groups)
-    capability    A_i = κ·(R_i − mean R / κ) / (std R + 1e-4)                  (for foreign groups; HACPO)
+    group       A_i = (R_i − mean R) / (std R + 1e-4), std unbiased          (GRPO as in TRL)
+    mean        A_i = R_i − mean R                                           (Dr. GRPO)
+    median      A_i = (R_i − median R) / (MAD + 1e-3), |A_i| ≤ 5             (MC-GRPO, arXiv 2601.22582)
+    batch       A_i = (R_i − mean R) / (std of all rewards of the batch + 1e-4)
+    learner     A_i = max(R_i − V_θ, 0)                                      (for foreign groups)
+    capability  A_i = κ·(R_i − mean R / κ) / (std R + 1e-4)                  (for foreign groups; HACPO)
 
 MAD is the median of |R_i − median R|. With binary rewards it is 0 as soon as more than half are equal, and A would be
 of the order of 1000. Departures from MC-GRPO: in that case the unbiased std replaces MAD, and |A| is bounded. The paper
@@ -60,10 +59,7 @@ class AdvantageRule:
         return cls(method, float(np.std(rewards, ddof=1)) if len(rewards) > 1 else 0.0)
 
     def __call__(self, rewards: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(G,) → (G,); zero throughout when all rewards are equal or there is only one.
-
-        For "min_variance" R − mean R, which ``baselines`` replaces once gradients are known.
-        """
+        """(G,) → (G,); zero throughout when all rewards are equal or there is only one."""
         if self.method == "group":
             return group_advantages(rewards)
         if self.method == "median":

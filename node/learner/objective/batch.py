@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import torch
@@ -20,8 +20,6 @@ from node.policy.device import sent
 
 CPU: Final = torch.device("cpu")
 SELF: Final = "self"  # the peer name of own completions
-
-Baseline = Literal["fixed", "min_variance"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,21 +54,20 @@ class TrainingGroup:
     completions: tuple[TrainingCompletion, ...]
     tokens: int  # completion tokens of the whole group, those with A = 0 included where they count
     size: int  # completions of the whole group, likewise
-    baseline: Baseline = "fixed"  # otherwise advantages are R − mean R until ``baselines`` has the policy's own
     unusable: int = 0  # foreign completions whose claimed log-probabilities are impossible, dropped or taken as text
     not_copied: tuple[str, ...] = ()  # why right foreign completions were left out, one reason each
-    influence: float = 1.0  # what advantages (by ``baselines``), tokens and size are multiplied by
+    influence: float = 1.0  # what advantages (in the step), tokens and size are multiplied by
 
     @property
     def mass(self) -> float:
         """What the group adds to the absolute weights of the loss, less importance weights and influence:
-        Σ count · |A| · tokens; where A waits for the policy, of R − mean R."""
+        Σ count · |A| · tokens."""
         return sum(c.count * len(c.token_ids) * abs(c.advantage) for c in self.completions)
 
     @property
     def informative(self) -> bool:
-        """Whether any advantage is, or may still turn out to be, other than zero."""
-        return bool(self.completions) and (self.baseline != "fixed" or any(c.advantage != 0 for c in self.completions))
+        """Whether any completion has a gradient other than a KL term's."""
+        return any(c.advantage != 0 for c in self.completions)
 
 
 def merged(completions: Iterable[TrainingCompletion]) -> tuple[TrainingCompletion, ...]:

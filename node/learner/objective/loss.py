@@ -1,7 +1,7 @@
 """The objective of one step: L = Σ_i Σ_t c_it · ( −w_it · gain(u_it, Ã_i) + β·1[own]·k3_it ).
 
-    u = π_θ/π_prox    the ratio that carries the gradient; π_prox is the policy when the step began, or with ppo_ewma
-                      an average of the last ones; with correction "ppo" u = π_θ/μ, of a token's byte-aligned span
+    u = π_θ/π_prox    the ratio that carries the gradient; π_prox is the policy when the step began; with correction
+                      "ppo" u = π_θ/μ, of a token's byte-aligned span
     w                 the off-policy correction, without gradient                                  (``weights``)
     Ã                 A, or 0 where a filter takes the completion out
     gain              min( min(u, δ)·A, clip(u, 1−ε, 1+ε_high)·A )          δ only where clip_negative is set
@@ -37,8 +37,7 @@ from node.configuration import LossName, ObjectiveSection
 from node.learner.objective.alignment import divergences, span_sums
 from node.learner.objective.batch import RaggedSpans
 from node.learner.objective.report import ObjectiveReport, report_of_micro_batch
-from node.learner.objective.weights import CORRECTIONS, Weights, span_weights
-from node.policy.device import widest_float
+from node.learner.objective.weights import CORRECTIONS, span_weights
 
 LOG_RATIO_BOUND: Final = 20.0  # nats; u up to 5e8, beyond which one token would make the whole step infinite
 
@@ -58,7 +57,6 @@ class Anchors:
 
     proximal: Tensor | None = None  # None: those that the loss is computed from
     reference: Tensor | None = None  # None where there is no KL term
-    mean_weight: float = 1.0  # over the tokens of the whole batch, for corrections that divide by it
 
 
 # (log π_θ (N,), log π_prox (N,), advantages (N,), section) → gain (N,), whether a bound removed the gradient (N,) bool
@@ -98,8 +96,6 @@ def objective_loss(
         weights = span_weights(to_weigh, filtered_by, spans, section)
         sequence_of_token = spans.sequence_of_token  # (N,)
         token_weights = weights.values[spans.span_of_token] * spans.counts[sequence_of_token]  # (N,)
-        if anchors.mean_weight != 1.0:
-            token_weights = token_weights / anchors.mean_weight
         token_advantages = torch.where(weights.kept, spans.advantages, 0.0)[sequence_of_token]  # (N,)
         log_u = _log_u(here, proximal, log_ratios, spans, section).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
         anchor = here - log_u  # (N,)
@@ -156,23 +152,6 @@ def clipped_gain(ratios: Tensor, advantages: Tensor, low: float, high: float, ne
     """Returns min(min(r, δ)A, clip(r, 1−ε, 1+ε_high)A), elementwise (N,); δ = ``negative``, 0 for none."""
     bounded = ratios.clamp(max=negative) if negative else ratios
     return torch.minimum(bounded * advantages, ratios.clamp(1 - low, 1 + high) * advantages)
-
-
-def weight_sums(weights: list[tuple[Weights, RaggedSpans]]) -> tuple[float, float]:
-    """Returns the sum of the weights of all micro-batches' tokens, and how many tokens these are; of completions with
-    A ≠ 0."""
-    total = tokens = 0.0
-    for each, spans in weights:
-        counts = (spans.counts * (spans.advantages != 0))[spans.sequence_of_token]  # (N,)
-        counts = counts.to(widest_float(counts.device))
-        total += float((each.values[spans.span_of_token] * counts).sum())
-        tokens += float(counts.sum())
-    return total, tokens
-
-
-def mean_token_weight(total: float, tokens: float) -> float:
-    """Returns the mean of weights whose sums these are; 1 where it would be 0."""
-    return total / tokens if total > 0 else 1.0
 
 
 LOSSES: Final[Mapping[LossName, LossRule]] = MappingProxyType(

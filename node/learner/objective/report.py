@@ -6,14 +6,12 @@ by zero.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from node.learner.objective.alignment import span_sums
 from node.learner.objective.batch import RaggedSpans
 from node.policy.device import widest_float
 
@@ -43,30 +41,18 @@ class ObjectiveReport:
     engine_gap: float = 0.0  # of these: Σ |Δ|, Δ = log π_θ − log μ (``node.engines.agreement``)
     engine_kl: float = 0.0  # and Σ e^Δ − Δ − 1
     divergence: dict[str, tuple[float, int]] = field(default_factory=dict)  # peer: (sum of D(μ‖π_θ), completions)
-    sequence_weights: list[tuple[float, float]] = field(default_factory=list)  # (log Π ρ, count) of each completion
 
     def add(self, other: ObjectiveReport) -> None:
         for name in self.__slots__:
-            if name not in ("divergence", "sequence_weights"):
+            if name != "divergence":
                 setattr(self, name, getattr(self, name) + getattr(other, name))
         for peer, (total, count) in other.divergence.items():
             before = self.divergence.get(peer, (0.0, 0))
             self.divergence[peer] = (before[0] + total, before[1] + count)
-        self.sequence_weights += other.sequence_weights
 
     def effective_sample_share(self) -> float | None:
         """Returns (Σw)² / (S Σw²), of the weights as used: 1 when all are equal; None where every weight is 0."""
         return self.weights**2 / (self.spans * self.squared_weights) if self.squared_weights > 0 else None
-
-    def effective_sequence_share(self) -> float | None:
-        """Returns ESS/B as in VCPO (arXiv 2602.17616): (Σw)² / (B Σw²), w = Π π_θ/μ of each completion, untruncated."""
-        if not self.sequence_weights:
-            return None
-        count = sum(times for _, times in self.sequence_weights)
-        largest = max(log_weight for log_weight, _ in self.sequence_weights)
-        relative = [(math.exp(log_weight - largest), times) for log_weight, times in self.sequence_weights]
-        total = sum(weight * times for weight, times in relative)
-        return total**2 / (count * sum(weight**2 * times for weight, times in relative))
 
     def share_of_spans(self, count: float) -> float | None:
         return count / self.spans if self.spans else None
@@ -131,19 +117,14 @@ def report_of_micro_batch(
         "engine_kl": (engine_counts * (torch.expm1(gaps) - gaps)).sum(),
         "kl_tokens": (spans.counts * spans.lengths * ~spans.foreign).to(exact).sum() * (kl is not None),
     }
-    sequence_ratios = span_sums(log_ratios, spans.sequence_of_span, len(spans.peers))  # (B,)
-    columns = torch.stack([divergence.to(exact), sequence_ratios.to(exact), counts, spans.as_text.to(exact)])  # (4, B)
+    columns = torch.stack([divergence.to(exact), counts, spans.as_text.to(exact)])  # (3, B)
     sums = torch.stack(list(figures.values()))
     read = torch.cat([columns.flatten(), sums]).cpu()  # one transfer from the device, for which the host waits
     by_peer: dict[str, tuple[float, int]] = {}
-    by_sequence: list[tuple[float, float]] = []
-    by_completion = read[: columns.numel()].view(4, -1).T.tolist()
-    for peer, (distance, log_weight, times, as_text) in zip(spans.peers, by_completion, strict=True):
-        if times == 0:
-            continue
-        by_sequence.append((log_weight, times))
-        if not as_text:
+    by_completion = read[: columns.numel()].view(3, -1).T.tolist()
+    for peer, (distance, times, as_text) in zip(spans.peers, by_completion, strict=True):
+        if times > 0 and not as_text:
             total, count = by_peer.get(peer, (0.0, 0))
             by_peer[peer] = (total + distance * times, count + round(times))
     values = dict(zip(figures, read[columns.numel() :].tolist(), strict=True))
-    return ObjectiveReport(divergence=by_peer, sequence_weights=by_sequence, **values)
+    return ObjectiveReport(divergence=by_peer, **values)

@@ -24,7 +24,7 @@ from node.configuration import ObjectiveSection
 from node.learner.generation.own_rollouts import Rollout
 from node.learner.objective.advantages import AdvantageRule, capability_advantages, learner_relative_advantages
 from node.learner.objective.alignment import Alignment, align, text_alignment
-from node.learner.objective.batch import SELF, Baseline, TrainingCompletion, TrainingGroup, merged
+from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup, merged
 from node.learner.objective.weights import CORRECTIONS
 from node.policy.tokens import TokenTable
 from protocol.rollouts import Completion, FinishReason, Group
@@ -59,8 +59,6 @@ def own_training_group(
 ) -> TrainingGroup:
     """Returns an own group with the advantages of ``rule``; its behaviour is what the engine recorded."""
     advantages = rule(np.array(rewards, dtype=np.float32))
-    informative = bool((advantages != 0).any())
-    pending = informative and rule.method == "min_variance"
     completions = tuple(
         TrainingCompletion(
             sample.token_ids,
@@ -71,10 +69,9 @@ def own_training_group(
             segments=sample.segments,
         )
         for sample, reward, advantage in zip(rollout.samples, rewards, advantages, strict=True)
-        if (advantage != 0 or pending or section.kl_weight > 0) and len(sample.token_ids) > 0
+        if (advantage != 0 or section.kl_weight > 0) and len(sample.token_ids) > 0
     )
-    baseline: Baseline = "min_variance" if pending else "fixed"
-    return TrainingGroup(rollout.prompt_ids, merged(completions), rollout.tokens, len(rollout.samples), baseline)
+    return TrainingGroup(rollout.prompt_ids, merged(completions), rollout.tokens, len(rollout.samples))
 
 
 def foreign_training_group(
@@ -113,7 +110,6 @@ def foreign_training_group(
         advantages = capability_advantages(scores, capability_ratio, success)
     else:
         advantages = rule(scores)
-    pending = baseline_of == "group" and rule.method == "min_variance" and bool((advantages != 0).any())
     usable = usable_logps(group)
     other_tokenizer = group.tokenizer != tokens.fingerprint
     all_as_text = other_tokenizer and CORRECTIONS[section.correction].other_tokenizers_as_text
@@ -126,7 +122,7 @@ def foreign_training_group(
         own = _in_own_tokens(completion, tokens, same_tokenizer=not other_tokenizer)
         if own is None or len(prompt_ids) + len(own[0]) > context:
             continue
-        if each > 0 or (pending and reward > success):
+        if each > 0:
             because = _not_worth_copying(completion, len(own[0]), max_new_tokens, is_canonical)
             if because is not None:
                 not_copied.append(because)
@@ -134,7 +130,7 @@ def foreign_training_group(
         elif len(own[0]) > max_new_tokens or relative:
             continue
         total, size = total + len(own[0]), size + 1
-        if each == 0 and not pending:
+        if each == 0:
             continue
         as_text = all_as_text or not fine
         alignment = _alignment(completion, own[1], as_text=as_text)
@@ -143,8 +139,7 @@ def foreign_training_group(
                 TrainingCompletion(own[0], alignment, float(each), peer, reward=float(reward), as_text=as_text)
             )
     unusable = len(usable) - sum(usable)
-    baseline: Baseline = "min_variance" if pending else "fixed"
-    return TrainingGroup(prompt_ids, merged(completions), total, size, baseline, unusable, tuple(not_copied))
+    return TrainingGroup(prompt_ids, merged(completions), total, size, unusable, tuple(not_copied))
 
 
 def _not_worth_copying(

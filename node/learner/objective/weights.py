@@ -5,20 +5,15 @@
     f_tis           the same; where the generator's tokenizer is another, as text (w = 1)
     token_tis       min(ρ, C)                                  truncated importance sampling
     sequence_tis    min(Π ρ, C), Π over the completion         the same on whole completions
-    icepop          ρ·1[.5 ≤ ρ ≤ 5]                            IcePop
-    masked_is       clip(ρ, .5, 2), a completion with any ρ < 1e-4 vetoed, divided by the batch's mean   (slime)
     sequence_mask   1 where A ≥ 0 or the mean over tokens of log μ − log π is at most .5, else 0   (DeepSeek-V3.2, TRL)
-    decoupled_ppo   ρ·1[ρ ≤ C]                                 AReaL, with its cap on the behaviour weight
-    ppo_ewma        ρ·1[1/C ≤ ρ ≤ C]                           PPO-EWMA revised (arXiv 2605.12070)
     hacpo           s^(1+α)·1[1−δ ≤ s ≤ 1], s = exp(mean over the completion's tokens of log π − log μ), α = 1, δ = .2,
                     for foreign completions; 1 for own         HACPO (arXiv 2603.02604, equation 59)
 
 ``CORRECTIONS`` holds each of them with the properties that other modules depend on. To add one, add its name to
 ``CorrectionName`` and its row here.
 
-All work on byte-aligned spans; the shortest span is a token. π_prox is the policy when the step began; ppo_ewma has
-an average of the last policies instead, and sequence_mask and hacpo take π_θ itself. With one step a batch π_prox is
-π_θ, and decoupled PPO is importance sampling that leaves out spans with ρ above C instead of truncating them.
+All work on byte-aligned spans; the shortest span is a token. π_prox is the policy when the step began; sequence_mask
+and hacpo take π_θ itself. With one step a batch π_prox is π_θ.
 
 HACPO clamps s to [1−δ, 1], so outside of it a completion has no gradient: a right answer that the learner would hardly
 ever write teaches nothing, as in F-TIS without a floor. With loss "gspo", foreign_advantage "capability", no floor and
@@ -33,8 +28,7 @@ one span that is the on-policy gradient again.
 
 The filter leaves out a completion with A ≤ 0 and D(π_θ‖μ) ≥ γ. The floor raises w to c_low where ρ ≤ 1 in foreign
 completions with A > 0: a right answer that the learner would hardly ever write is what a specialist has to teach, and
-plain importance sampling would learn nothing from it. The floor prevails over masks and vetoes for too low a ratio, not
-over masks for too high a ratio.
+plain importance sampling would learn nothing from it.
 """
 
 from __future__ import annotations
@@ -52,9 +46,6 @@ from node.configuration import CorrectionName, ObjectiveSection
 from node.learner.objective.alignment import keep_mask, span_sums
 from node.learner.objective.batch import RaggedSpans
 
-ICEPOP_RANGE: Final = (0.5, 5.0)
-MASKED_RANGE: Final = (0.5, 2.0)
-VETO_RATIO: Final = 1e-4
 SEQUENCE_MASK_NATS: Final = 0.5  # a token
 HACPO_ALPHA: Final = 1.0
 HACPO_DELTA: Final = 0.2
@@ -67,30 +58,27 @@ class Weights:
 
     values: Tensor  # (S,)
     limited: Tensor  # (S,) bool: truncated at a bound or masked out for the ratio
-    kept: Tensor  # (B,) bool: False where a filter, a mask or a veto takes the whole completion out
+    kept: Tensor  # (B,) bool: False where a filter or a mask takes the whole completion out
     floored: Tensor = NOWHERE  # (S,) bool: raised to the floor
 
 
-# (log ρ (S,), spans, ratio_cap, completions (B,) that a veto must spare) → weights
-Weigh = Callable[[Tensor, RaggedSpans, float, Tensor], Weights]
+# (log ρ (S,), spans, ratio_cap) → weights
+Weigh = Callable[[Tensor, RaggedSpans, float], Weights]
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
     """One row of ``CORRECTIONS``: how ratios become weights, and the properties that other modules ask for.
 
-    ``weigh`` takes log ρ (S,), the spans, C and which completions (B,) no veto may take out. The defaults are those of
-    most rows.
+    ``weigh`` takes log ρ (S,), the spans and C. The defaults are those of most rows.
     """
 
     weigh: Weigh
     weighted: bool = True  # False: w is 0 or 1, and there is no weight that a floor could raise
     whole_completions: bool = False  # one ratio Π ρ for all spans of a completion
     filtered: bool = False  # the divergence filter applies
-    divided_by_mean: bool = False  # weights are divided by their mean over the batch
     of_current_policy: bool = False  # ρ is π_θ/μ instead of π_prox/μ
     loss_ratio_to_behaviour: bool = False  # the loss's ratio u is π_θ/μ instead of π_θ/π_prox
-    averages_proximal: bool = False  # π_prox is a moving average of the policy
     other_tokenizers_as_text: bool = False  # completions of another tokenizer have no behaviour policy
 
 
@@ -100,14 +88,14 @@ def span_weights(
     spans: RaggedSpans,
     section: ObjectiveSection,
 ) -> Weights:
-    """Returns the weights of one micro-batch, each finite; where ``divided_by_mean``, before that division."""
+    """Returns the weights of one micro-batch, each finite."""
     correction = CORRECTIONS[section.correction]
     raised = spans.foreign & (spans.advantages > 0)  # (B,)
     # c_low, at most the cap; 0 where there is no weight to raise
     floors = min(section.ratio_floor, section.ratio_cap) * correction.weighted * raised.to(log_ratios.dtype)  # (B,)
     if correction.whole_completions:
         log_ratios = span_sums(log_ratios, spans.sequence_of_span, len(spans.peers))[spans.sequence_of_span]  # (S,)
-    corrected = correction.weigh(log_ratios, spans, section.ratio_cap, floors > 0)
+    corrected = correction.weigh(log_ratios, spans, section.ratio_cap)
     kept = corrected.kept
     if correction.filtered:
         kept = keep_mask(spans.advantages, divergence, section.research.filter_gamma) | spans.as_text
@@ -117,47 +105,24 @@ def span_weights(
     return Weights(torch.where(floored, span_floors, corrected.values), corrected.limited, kept, floored)
 
 
-def _one(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
+def _one(log_ratios: Tensor, spans: RaggedSpans, cap: float) -> Weights:
     return Weights(torch.ones_like(log_ratios), _none_limited(log_ratios), _all_kept(spans))
 
 
-def _truncated(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
+def _truncated(log_ratios: Tensor, spans: RaggedSpans, cap: float) -> Weights:
     """min(ρ, C)"""
     ratios = log_ratios.exp()
     return Weights(ratios.clamp(max=cap), ratios > cap, _all_kept(spans))
 
 
-def _within(bounds: Callable[[float], tuple[float, float]]) -> Weigh:
-    """ρ·1[low ≤ ρ ≤ high]; ``bounds`` are low and high for a cap."""
-
-    def weigh(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
-        low, high = bounds(cap)
-        ratios = log_ratios.exp()
-        outside = (ratios < low) | (ratios > high)
-        return Weights(torch.where(outside, 0.0, ratios), outside, _all_kept(spans))
-
-    return weigh
-
-
-def _clipped_or_vetoed(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
-    """ρ clipped to ``MASKED_RANGE``; 0 throughout a completion whose least ρ is below ``VETO_RATIO``."""
-    ratios = log_ratios.exp()
-    smallest = torch.full_like(spans.advantages, math.inf).scatter_reduce(
-        0, spans.sequence_of_span, ratios, reduce="amin"
-    )  # (B,)
-    kept = (smallest >= VETO_RATIO) | spared
-    clipped = ratios.clamp(*MASKED_RANGE)
-    return Weights(torch.where(kept[spans.sequence_of_span], clipped, 0.0), clipped != ratios, kept)
-
-
-def _sequence_mask(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
+def _sequence_mask(log_ratios: Tensor, spans: RaggedSpans, cap: float) -> Weights:
     """1, or 0 throughout a completion with A < 0 whose mean log μ − log π is above ``SEQUENCE_MASK_NATS``."""
     distance = -span_sums(log_ratios, spans.sequence_of_span, len(spans.lengths)) / spans.lengths  # (B,) nats a token
     kept = (spans.advantages >= 0) | (distance <= SEQUENCE_MASK_NATS)
     return Weights(kept[spans.sequence_of_span].to(log_ratios.dtype), _none_limited(log_ratios), kept)
 
 
-def _mean_ratio_in_range(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Weights:
+def _mean_ratio_in_range(log_ratios: Tensor, spans: RaggedSpans, cap: float) -> Weights:
     """s^(1+α) throughout a foreign completion, or 0 where its mean ratio s is outside [1−δ, 1]; 1 in own ones."""
     means = span_sums(log_ratios, spans.sequence_of_span, len(spans.lengths)) / spans.lengths  # (B,) log s
     outside = spans.foreign & ((means < math.log(1 - HACPO_DELTA)) | (means > 0))
@@ -182,11 +147,7 @@ CORRECTIONS: Final[Mapping[CorrectionName, Correction]] = MappingProxyType(
         "f_tis": Correction(_truncated, filtered=True, other_tokenizers_as_text=True),
         "token_tis": Correction(_truncated),
         "sequence_tis": Correction(_truncated, whole_completions=True),
-        "icepop": Correction(_within(lambda cap: ICEPOP_RANGE)),
-        "masked_is": Correction(_clipped_or_vetoed, divided_by_mean=True),
         "sequence_mask": Correction(_sequence_mask, weighted=False, of_current_policy=True),
-        "decoupled_ppo": Correction(_within(lambda cap: (0.0, cap))),
-        "ppo_ewma": Correction(_within(lambda cap: (1 / cap, cap)), averages_proximal=True),
         "hacpo": Correction(_mean_ratio_in_range, of_current_policy=True),
     }
 )

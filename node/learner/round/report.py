@@ -141,7 +141,6 @@ def round_done(
         gradient_norm=_finite(learnt.step.gradient_norm) if learnt.step is not None else None,
         steps_skipped_total=steps_skipped,
         effective_sample_share=objective.effective_sample_share(),
-        effective_sequence_share=objective.effective_sequence_share(),
         clip_share=objective.share_of_spans(objective.capped_spans),
         ratio_clip_share=objective.clipped_token_share(),
         floor_share=objective.share_of_spans(objective.floored_spans),

@@ -11,7 +11,6 @@ from node.events import Event, InfluenceWithdrawn
 from node.fit.footprint import HARM_COPIED_WEIGHTS
 from node.learner.influence.guard import Guard
 from node.learner.memory.phases import PhaseRunner
-from node.learner.objective.other_policies import OtherPolicies
 from node.learner.round.scoring import ScoredRound
 from node.learner.state.learner_state import LearnerState
 from node.learner.steps.optimizer import MasterAdamW
@@ -26,7 +25,6 @@ class TakingBack:
     guard: Guard
     averager: WeightAverager | None
     optimizer: MasterAdamW
-    others: OtherPolicies
     phases: PhaseRunner
     report: Callable[[Event], None]
     clock: Callable[[], float]
@@ -46,7 +44,7 @@ class TakingBack:
             state.round,
             [(rollout.prompt.ref.task, scores.rewards) for rollout, scores in scored.everything],
             lambda oldest: self.phases.attempt(
-                "checkpoint", lambda: copy_within(HARM_COPIED_WEIGHTS, self.optimizer, self.others, oldest)
+                "checkpoint", lambda: copy_within(HARM_COPIED_WEIGHTS, self.optimizer, oldest)
             ),
         )
         if harm is None:

@@ -9,7 +9,7 @@ import torch
 from node.configuration import LearnerSection, ObjectiveSection, PolicySection
 from node.learner.memory.device_memory import return_freed_tensors
 from node.learner.objective.forward import Network
-from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.reference_policy import ReferencePolicy
 from node.learner.sharding.messages import (
     BeginSteps,
     DeviceStart,
@@ -49,8 +49,8 @@ class Device:
             sums=self._group.sums,
         )
         objective = ObjectiveSection.model_validate(start.objective)
-        others = OtherPolicies(trained, objective)
-        self._steps = OptimizerSteps(self._network, self._optimizer, objective, others, self._group)
+        reference = ReferencePolicy(trained, objective)
+        self._steps = OptimizerSteps(self._network, self._optimizer, objective, reference, self._group)
         self._begun = BegunStep()
         self._rows = ShardRows(self._group, trained, self._optimizer)
 

@@ -61,6 +61,7 @@ class DeviceGroup(Devices):
         self.mesh: DeviceMesh = init_device_mesh(device.type, (count,))
 
     def sums(self, values: Sequence[float]) -> list[float]:
+        """Returns the sum of each value over all devices, the same to the bit on all. All call it in step."""
         total = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(total)
         found: list[float] = total.tolist()

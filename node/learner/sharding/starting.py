@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,9 +52,6 @@ class LearnerDevices(LeadingDevice):
         """``ran_out`` is called when memory ran out in a step on this device."""
         self._group, self._network, self._processes, self._ran_out = group, network, processes, ran_out
         self.rank, self.count = group.rank, group.count
-
-    def sums(self, values: Sequence[float]) -> list[float]:
-        return self._group.sums(values)
 
     def added(self, report: ObjectiveReport) -> ObjectiveReport:
         return self._group.added(report)

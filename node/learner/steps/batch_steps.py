@@ -14,7 +14,7 @@ from node.fit.fitted import Sizes
 from node.learner.memory.phases import PhaseRunner
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.forward import Network, PassSettings
-from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.reference_policy import ReferencePolicy
 from node.learner.steps.devices import LeadingDevice, StepTask
 from node.learner.steps.optimizer import MasterAdamW
 from node.learner.steps.step import BatchReport, BegunStep, OptimizerSteps
@@ -29,7 +29,7 @@ class BatchSteps:
         config: Config,
         network: Network,
         optimizer: MasterAdamW,
-        others: OtherPolicies,
+        reference: ReferencePolicy,
         devices: LeadingDevice,
         passes: PassSettings,
         *,
@@ -40,8 +40,8 @@ class BatchSteps:
         self.passes = passes  # replaced when memory runs out
         self.whole_batch = config.learner.own_groups * config.learner.completions  # what a round generates
         self._objective, self._temperature = config.objective, config.engine.temperature
-        self._optimizer, self._others, self._devices = optimizer, others, devices
-        self._steps = OptimizerSteps(network, optimizer, config.objective, others, devices)
+        self._optimizer, self._devices = optimizer, devices
+        self._steps = OptimizerSteps(network, optimizer, config.objective, reference, devices)
         self._max_new_tokens, self._policy_version = max_new_tokens, policy_version
 
     def use(self, sizes: Sizes) -> None:
@@ -76,7 +76,7 @@ class BatchSteps:
 
         if self._devices.count > 1:
             return taken()
-        return steps_or_nothing(phases, taken, self._optimizer, self._others, self._objective, release)
+        return steps_or_nothing(phases, taken, self._optimizer, self._objective, release)
 
     def begin(self, begun: BegunStep, groups: Sequence[TrainingGroup]) -> None:
         """Adds the gradient of ``groups`` to ``begun``, for steps that are taken later."""

@@ -53,10 +53,6 @@ class Devices:
     rank: int = 0  # which of the devices this is
     count: int = 1
 
-    def sums(self, values: Sequence[float]) -> list[float]:
-        """Returns the sum of each value over all devices, the same to the bit on all. All call it in step."""
-        return list(values)
-
     def added(self, report: ObjectiveReport) -> ObjectiveReport:
         """Returns the sum of all devices' reports, in the order of their ranks. All call it in step."""
         return report

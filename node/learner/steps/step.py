@@ -2,8 +2,7 @@
 
 The gradient of a step is that of the whole batch, however many micro-batches it is computed in, and on however many
 devices: each takes some of the micro-batches (``sharding.devices``), and all of them take the same steps. With
-``objective.steps`` above 1 the whole batch is used again; π_prox is the policy before the first of these steps. VCPO
-(arXiv 2602.17616) scales a step's learning rate by √(ESS/B), B being the number of completions with a gradient.
+``objective.steps`` above 1 the whole batch is used again; π_prox is the policy before the first of these steps.
 
 The first step can begin on some groups before the others are known (``OptimizerSteps.begin``): gradients add up, and
 what they are divided by is a factor of the whole sum, applied at the end. So the step is the same up to rounding.
@@ -20,22 +19,19 @@ out again, and would move the weights as far by one group as by thirty-two. The 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from node.configuration import ObjectiveSection
-from node.learner.objective.baselines import with_baselines
 from node.learner.objective.batch import RaggedSpans, TrainingGroup
 from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
-from node.learner.objective.loss import Anchors, BatchTotals, divisor_of, mean_token_weight, objective_loss, weight_sums
-from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.loss import Anchors, BatchTotals, divisor_of, objective_loss
+from node.learner.objective.reference_policy import ReferencePolicy
 from node.learner.objective.report import ObjectiveReport
-from node.learner.objective.weights import CORRECTIONS, span_weights
 from node.learner.steps.devices import ONE_DEVICE, Devices, StepTask, divided, share_of_tokens
 from node.learner.steps.optimizer import MasterAdamW, StepReport
 
@@ -81,7 +77,7 @@ class BegunStep:
     """
 
     groups: list[TrainingGroup] = field(default_factory=list)  # as given
-    _known: list[TrainingGroup] = field(default_factory=list)  # with every advantage known
+    _known: list[TrainingGroup] = field(default_factory=list)  # with their influence in their advantages
     _passes: list[GradientPass] = field(default_factory=list)
     _report: ObjectiveReport = field(default_factory=ObjectiveReport)
 
@@ -109,7 +105,7 @@ class BegunStep:
 
 def may_begin(objective: ObjectiveSection) -> bool:
     """Whether the gradient of a group can be computed before all groups of the batch are known, but for a factor."""
-    return objective.research.advantage != "batch" and not CORRECTIONS[objective.correction].divided_by_mean
+    return objective.research.advantage != "batch"
 
 
 @dataclass(slots=True, eq=False)
@@ -128,7 +124,7 @@ class OptimizerSteps:
     network: Network
     optimizer: MasterAdamW
     objective: ObjectiveSection
-    others: OtherPolicies
+    reference: ReferencePolicy
     devices: Devices = ONE_DEVICE
 
     def begin(self, begun: BegunStep, task: StepTask) -> None:
@@ -136,7 +132,7 @@ class OptimizerSteps:
 
         An exception drops all gradients.
         """
-        known = self._with_baselines(task.groups, task)
+        known = influenced(task.groups)
         todo = self._planned(known, task)
         begun.add(task.groups, known, todo, self._add_gradient(todo, task, UNDIVIDED))
 
@@ -153,7 +149,7 @@ class OptimizerSteps:
         groups: Sequence[TrainingGroup] = task.groups
         if begun is not None and not first:
             groups = [*begun.groups, *groups]
-        rest = self._with_baselines(groups, task)
+        rest = influenced(groups)
         groups = [*first, *rest]
         totals = BatchTotals(
             round(sum(g.tokens * g.influence for g in groups)),
@@ -176,17 +172,12 @@ class OptimizerSteps:
             report = self.devices.added(report)
             total.add(report)
             if report.tokens or report.kl_tokens:
-                rate_scale = _rate_scale(report, objective) * signal * task.rate
-                steps.append(self.optimizer.step(rate_scale=rate_scale, divide_by=divide_by))
-                self.others.after_step(_active_share(report))
+                steps.append(self.optimizer.step(rate_scale=signal * task.rate, divide_by=divide_by))
         total.loss /= objective.steps
         return _batch_report(groups, total, steps)
 
-    def _with_baselines(self, groups: Sequence[TrainingGroup], task: StepTask) -> list[TrainingGroup]:
-        return with_baselines(self.network, groups, task.passes, self.objective, temperature=task.temperature)
-
     def _planned(self, groups: Sequence[TrainingGroup], task: StepTask) -> list[GradientPass]:
-        """Returns the passes of this device over groups whose advantages are known."""
+        """Returns the passes of this device over groups whose influence is in their advantages."""
         plan = partial(plan_micro_batches, groups, pads_prompts=self.network.pads_prompts)
         planned = plan(batch_tokens=task.passes.batch_tokens)
         if len(planned) < self.devices.count:
@@ -196,27 +187,8 @@ class OptimizerSteps:
             (each, RaggedSpans.of(each.completions, device, policy_version=task.policy_version))
             for each in divided(planned, self.devices)
         ]
-        return [GradientPass(*each, anchors) for each, anchors in zip(own, self._anchors(own, task), strict=True)]
-
-    @torch.no_grad()
-    def _anchors(self, own: Sequence[tuple[MicroBatch, RaggedSpans]], task: StepTask) -> list[Anchors]:
-        """Returns for each micro-batch what its tokens are compared with."""
-        at: dict[str, Any] = {"passes": task.passes, "temperature": task.temperature}
-        network, others = self.network, self.others
-        anchors = [
-            Anchors(others.proximal_logps(network, each, **at), others.reference_logps(network, each, **at))
-            for each, _ in own
-        ]
-        if not CORRECTIONS[self.objective.correction].divided_by_mean:
-            return anchors
-        # The mean of the weights over the batch must be known before the first backward pass.
-        proximal = [completion_logps(network, each, **at)[0] for each, _ in own]
-        weights = [
-            (span_weights(spans.log_ratios(logps), torch.zeros_like(spans.advantages), spans, self.objective), spans)
-            for logps, (_, spans) in zip(proximal, own, strict=True)
-        ]
-        mean = mean_token_weight(*self.devices.sums(weight_sums(weights)))
-        return [Anchors(logps, each.reference, mean) for logps, each in zip(proximal, anchors, strict=True)]
+        reference = partial(self.reference.logps, self.network, passes=task.passes, temperature=task.temperature)
+        return [GradientPass(each, spans, Anchors(reference=reference(each))) for each, spans in own]
 
     def _add_gradient(self, todo: Sequence[GradientPass], task: StepTask, totals: BatchTotals) -> ObjectiveReport:
         """Adds the gradient of these passes to that in the optimizer. An exception drops both."""
@@ -236,14 +208,15 @@ class OptimizerSteps:
         return report
 
 
-def _rate_scale(report: ObjectiveReport, objective: ObjectiveSection) -> float:
-    share = report.effective_sequence_share() if objective.research.ess_learning_rate else None
-    return 1.0 if share is None else math.sqrt(min(1.0, share))
+def influenced(groups: Iterable[TrainingGroup]) -> list[TrainingGroup]:
+    """Returns ``groups`` in their order, every advantage times its group's influence; without any influence there is no
+    completion left."""
+    return [each if each.influence == 1.0 else _influenced(each) for each in groups]
 
 
-def _active_share(report: ObjectiveReport) -> float | None:
-    """Returns the share of spans with a weight, None without any span."""
-    return 1 - report.capped_spans / report.spans if report.spans else None
+def _influenced(group: TrainingGroup) -> TrainingGroup:
+    scaled = tuple(replace(c, advantage=c.advantage * group.influence) for c in group.completions)
+    return replace(group, completions=scaled if group.influence > 0 else ())
 
 
 def _batch_report(groups: Sequence[TrainingGroup], total: ObjectiveReport, steps: Sequence[StepReport]) -> BatchReport:

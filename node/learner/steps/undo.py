@@ -1,9 +1,8 @@
 """Takes back the optimizer steps of a phase that ran out of memory after the first of them.
 
-With one step a round and no average of policies, the step is the last thing that the learning phase does, and nothing
-has to be taken back. With ``objective.steps`` above 1, or the averaged proximal policy of PPO-EWMA, more follows. Then
-weights, moments and average are copied to main memory before the phase: 12 bytes for each trained weight, 16 with the
-average.
+With one step a round the step is the last thing that the learning phase does, and nothing has to be taken back. With
+``objective.steps`` above 1 more follows. Then weights and moments are copied to main memory before the phase: 12 bytes
+for each trained weight.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from torch import Tensor
 from node.configuration import ObjectiveSection
 from node.learner.memory.errors import completed
 from node.learner.memory.phases import PhaseRunner
-from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.weights import CORRECTIONS
 from node.learner.steps.optimizer import MasterAdamW
 from node.policy.whole_tensors import elements_of, joined, renamed
 
@@ -25,12 +22,11 @@ Result = TypeVar("Result")
 
 
 class Undo:
-    """What weights, moments and average were when it was made, or renewed."""
+    """What weights and moments were when it was made, or renewed."""
 
-    def __init__(self, optimizer: MasterAdamW, others: OtherPolicies) -> None:
-        self._optimizer, self._others = optimizer, others
+    def __init__(self, optimizer: MasterAdamW) -> None:
+        self._optimizer = optimizer
         self._state: dict[str, Tensor] = {}
-        self._average: dict[str, Tensor] = {}
         self.renew()
 
     def renew(self) -> None:
@@ -39,25 +35,20 @@ class Undo:
         state = joined(renamed(self._optimizer.masters(), "master."), self._optimizer.state())
         self._state = _copied(state, self._state)
         self._steps_skipped = self._optimizer.steps_skipped
-        average, self._norm = self._others.average()
-        self._average = _copied(average, self._average)
 
     def restore(self) -> None:
         """Puts everything back."""
         completed(lambda: self._optimizer.restore(self._state))
         self._optimizer.steps_skipped = self._steps_skipped
-        completed(lambda: self._others.restore_average(self._average, self._norm))
 
 
-def copy_within(
-    most_weights: int, optimizer: MasterAdamW, others: OtherPolicies, instead_of: Undo | None = None
-) -> Undo | None:
+def copy_within(most_weights: int, optimizer: MasterAdamW, instead_of: Undo | None = None) -> Undo | None:
     """Returns a copy in main memory, None where more than ``most_weights`` are trained. ``instead_of`` is a copy that
     is no longer needed: it becomes the new one."""
     if elements_of(optimizer.masters()) > most_weights:
         return None
     if instead_of is None:
-        return Undo(optimizer, others)
+        return Undo(optimizer)
     instead_of.renew()
     return instead_of
 
@@ -66,7 +57,6 @@ def steps_or_nothing(
     phases: PhaseRunner,
     steps: Callable[[], Result],
     optimizer: MasterAdamW,
-    others: OtherPolicies,
     objective: ObjectiveSection,
     release: Callable[[], None],
 ) -> Result:
@@ -78,8 +68,8 @@ def steps_or_nothing(
 
     def attempt() -> Result:
         nonlocal undo
-        if undo is None and needs_undo(objective):
-            undo = Undo(optimizer, others)
+        if undo is None and objective.steps > 1:  # otherwise nothing that may run out follows the step
+            undo = Undo(optimizer)
         return steps()
 
     def drop() -> None:
@@ -89,11 +79,6 @@ def steps_or_nothing(
             undo.restore()
 
     return phases.run("learn", attempt, drop)
-
-
-def needs_undo(objective: ObjectiveSection) -> bool:
-    """Whether something that may run out follows the first step of a learning phase."""
-    return objective.steps > 1 or CORRECTIONS[objective.correction].averages_proximal
 
 
 def _copied(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from node.learner.memory.device_memory import return_freed_tensors
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.forward import Network, PassSettings
-from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.reference_policy import ReferencePolicy
 from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import snapshot_of
 from node.learner.steps.devices import StepTask
@@ -85,11 +85,11 @@ def measure(model: str, settings: MemorySettings, size: RoundSize) -> dict[str, 
         )
         groups.append(TrainingGroup(prompt, completions, sum(len(s.token_ids) for s in samples), len(samples)))
     optimizer = MasterAdamW(policy.trainable(), config.learner)
-    others = OtherPolicies(policy.trainable(), config.objective)
+    reference = ReferencePolicy(policy.trainable(), config.objective)
     for phase in ("learning", "learning again"):  # the first step makes the optimizer's moments
         passes = PassSettings(settings.batch_tokens, settings.recompute, settings.chunk_tokens)
         task = StepTask(tuple(groups), passes, 1.0, size.answer_tokens, len(groups))
-        OptimizerSteps(Network.of(policy.model), optimizer, config.objective, others).take(task)
+        OptimizerSteps(Network.of(policy.model), optimizer, config.objective, reference).take(task)
         lap(phase)
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = BackgroundCheckpoints(Path(folder), keep=1)

@@ -31,7 +31,7 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
     from node.learner.objective.alignment import Alignment
     from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup, merged
     from node.learner.objective.forward import WHOLE, Network
-    from node.learner.objective.other_policies import OtherPolicies
+    from node.learner.objective.reference_policy import ReferencePolicy
     from node.learner.steps.devices import StepTask
     from node.learner.steps.optimizer import MasterAdamW
     from node.learner.steps.step import OptimizerSteps
@@ -41,7 +41,7 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
     network = Network.of(policy.model)
     objective = ObjectiveSection()
     optimizer = MasterAdamW(policy.trainable(), LearnerSection(learning_rate=RATE))
-    others = OtherPolicies(policy.trainable(), objective)
+    reference = ReferencePolicy(policy.trainable(), objective)
     columns = zip(batch["prompts"], batch["completions"], batch["logps"], batch["advantages"], strict=True)
     rows = [
         (tuple(prompt), [np.array(ids) for ids in each], [np.array(x, np.float32) for x in logps], advantages)
@@ -64,7 +64,7 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
             for prompt, each, logps, advantages in rows
         ]
         task = StepTask(tuple(groups), WHOLE, 1.0, batch["longest"], len(groups))
-        found = OptimizerSteps(network, optimizer, objective, others).take(task)
+        found = OptimizerSteps(network, optimizer, objective, reference).take(task)
         seconds.append(time.perf_counter() - began)
         assert found.step is not None
         norms.append(found.step.gradient_norm)

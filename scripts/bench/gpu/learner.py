@@ -59,7 +59,7 @@ def learner_round(bench: Bench, name: str) -> None:
     from node.engines.engine import Sampling
     from node.engines.torch import TorchEngine
     from node.learner.objective.forward import Network, PassSettings, check_network
-    from node.learner.objective.other_policies import OtherPolicies
+    from node.learner.objective.reference_policy import ReferencePolicy
     from node.learner.steps.devices import StepTask
     from node.learner.steps.optimizer import MasterAdamW
     from node.learner.steps.step import OptimizerSteps
@@ -77,7 +77,7 @@ def learner_round(bench: Bench, name: str) -> None:
     section, objective = LearnerSection(learning_rate=RATE), ObjectiveSection()
     passes = PassSettings(plan.batch_tokens, plan.recompute)
     optimizer = MasterAdamW(policy.trainable(), section)
-    others = OtherPolicies(policy.trainable(), objective)
+    reference = ReferencePolicy(policy.trainable(), objective)
     rows = plan.prompts * plan.completions
     engine = TorchEngine(policy, rows=rows, seed=0, merge_adapters=plan.cap_bytes == 0)
     requests = requests_of(plan.prompts, plan.completions, policy.tokens.vocabulary, plan.prompt_tokens, plan.new)
@@ -91,7 +91,7 @@ def learner_round(bench: Bench, name: str) -> None:
 
     def train() -> None:
         task = StepTask(tuple(groups), passes, 1.0, plan.new, len(groups))
-        found = OptimizerSteps(network, optimizer, objective, others).take(task)
+        found = OptimizerSteps(network, optimizer, objective, reference).take(task)
         assert found.step is not None and found.step.taken, "no step was taken"
         engine.load_weights(engine.version + 1, policy.trainable())
 

@@ -30,22 +30,21 @@ def test_lengths_are_those_of_the_tasks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "copies", "ahead", "references"),
+    ("keys", "copies", "ahead", "reference"),
     [
-        ({}, 0, False, 0),
-        ({"learner": {"max_staleness": 2}}, 2, True, 0),
-        ({"objective": {"research": {"weights_behind": 3}}}, 5, False, 0),
-        ({"engine": {"backend": "process"}}, 0, False, 0),
-        ({"engine": {"backend": "process"}, "learner": {"max_staleness": 2}}, 1, True, 0),
-        ({"objective": {"kl_weight": 0.1}}, 0, False, 1),
-        ({"objective": {"correction": "ppo_ewma"}}, 0, False, 1),
+        ({}, 0, False, False),
+        ({"learner": {"max_staleness": 2}}, 2, True, False),
+        ({"objective": {"research": {"weights_behind": 3}}}, 5, False, False),
+        ({"engine": {"backend": "process"}}, 0, False, False),
+        ({"engine": {"backend": "process"}, "learner": {"max_staleness": 2}}, 1, True, False),
+        ({"objective": {"kl_weight": 0.1}}, 0, False, True),
     ],
 )
 def test_copies_of_the_weights_follow_from_the_objective(
-    keys: dict[str, Any], copies: int, ahead: bool, references: int
+    keys: dict[str, Any], copies: int, ahead: bool, reference: bool
 ) -> None:
     found = workload_of(config(**keys), (), QWEN)
-    assert (found.engine_copies, found.generates_ahead, found.reference_copies) == (copies, ahead, references)
+    assert (found.engine_copies, found.generates_ahead, found.has_reference) == (copies, ahead, reference)
 
 
 def checkpoint(home: Path, number: int, policy: Any) -> None:

@@ -33,7 +33,7 @@ from node.kernels.weight_diff_kernels import encode_diff_fast, patterns_of, weig
 from node.learner.memory.device_memory import device_memory
 from node.learner.objective.forward import Network, PassSettings, check_network
 from node.learner.objective.network import attention
-from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.reference_policy import ReferencePolicy
 from node.learner.steps.devices import StepTask
 from node.learner.steps.optimizer import MasterAdamW
 from node.learner.steps.step import OptimizerSteps
@@ -79,9 +79,9 @@ class Learning:
         objective = objective or ObjectiveSection()
         section = LearnerSection(learning_rate=1e-2, optimizer=optimizer)
         self.optimizer = MasterAdamW(self.trained, section)
-        self.others = OtherPolicies(self.trained, objective)
+        self.reference = ReferencePolicy(self.trained, objective)
         network = Network.of(model)
-        self.steps = OptimizerSteps(network, self.optimizer, objective, self.others)
+        self.steps = OptimizerSteps(network, self.optimizer, objective, self.reference)
         self.task = StepTask(tuple(groups()), PassSettings(4096, **passes), 1.0, 8, 1)
         check_network(model, network, recompute=bool(passes.get("recompute")))
 
@@ -210,7 +210,7 @@ def undoing(trace: Trace) -> Found:
     """The copy before several steps, and what puts it back after memory ran out."""
     learner = Learning(ObjectiveSection(steps=2))
     with trace.counting() as found:
-        undo = Undo(learner.optimizer, learner.others)
+        undo = Undo(learner.optimizer)
         learner.steps.take(learner.task)
         undo.restore()
     memory = device_memory(DEVICE)
@@ -253,9 +253,7 @@ EVERYWHERE: Final[Mapping[str, Callable[[Trace], Found]]] = {
     "step, recomputed": lambda trace: learning(trace, recompute=True, chunk_tokens=40),
     "step, head in blocks": in_blocks,
     "step, adapter": lambda trace: learning(trace, rank=2),
-    "step, KL and mean weight": lambda trace: learning(
-        trace, objective=ObjectiveSection(kl_weight=0.1, correction="f_tis")
-    ),
+    "step, KL": lambda trace: learning(trace, objective=ObjectiveSection(kl_weight=0.1)),
     "step, moments on the host": lambda trace: learning(trace, optimizer="host"),
     "averaging, dense": lambda trace: averaging(trace, DenseRule()),
     "diff": diffs,

@@ -113,8 +113,8 @@ def test_a_large_bias_of_keys_costs_no_accuracy(bias: float) -> None:
         assert worst_error(found, 1) <= UNIT[torch.bfloat16]
 
 
-def test_a_row_of_32_thousand_tokens_is_read_in_parts_and_agrees() -> None:
-    found = case([(20_000, 12_768)], shared=True, queries=2, size=16, dtype=torch.bfloat16, kv_heads=1)
+def test_a_row_of_four_thousand_tokens_is_read_in_parts_and_agrees() -> None:
+    found = case([(2_500, 1_596)], shared=True, queries=2, size=16, dtype=torch.bfloat16, kv_heads=1)
     assert worst_error(found, 4) <= UNIT[torch.bfloat16]
 
 

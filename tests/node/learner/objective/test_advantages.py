@@ -32,7 +32,6 @@ def floats(*values: float) -> NDArray[np.float32]:
         ("group", np.array([-1.0, 0.0, 0.0, 1.0]) / (np.std([0, 1, 1, 2], ddof=1) + 1e-4)),
         ("mean", [-1.0, 0.0, 0.0, 1.0]),
         ("batch", np.array([-1.0, 0.0, 0.0, 1.0]) / (np.std([0, 1, 1, 2, 5, 9], ddof=1) + 1e-4)),
-        ("min_variance", [-1.0, 0.0, 0.0, 1.0]),
     ],
 )
 def test_each_rule_by_hand(method: AdvantageMethod, expected: list[float]) -> None:

@@ -126,13 +126,6 @@ def test_completions_without_advantage_are_kept_for_the_kl_term_and_teach_nothin
     assert (kept.tokens, kept.size) == (8, 3)
 
 
-def test_least_variance_baseline_waits_for_gradients_where_rewards_differ() -> None:
-    keys = {"advantage": "min_variance", "correction": "sequence_tis"}
-    assert own(["a", "b", "c"], [1.0, 0.5, 0.0], **keys).baseline == "min_variance"
-    assert len(own(["a", "b", "c"], [1.0, 0.5, 0.0], **keys).completions) == 3  # the one at the mean too
-    assert own(["a", "b"], [1.0, 1.0], **keys).completions == ()
-
-
 def test_equal_completions_count_as_often_as_they_occur() -> None:
     group = own(["a", "a", "b", "a"], [1.0, 1.0, 0.0, 1.0])
     assert [c.count for c in group.completions] == [3, 1]

@@ -94,7 +94,7 @@ def _plain(group: TrainingGroup) -> Any:
         )
         for c in group.completions
     ]  # fmt: skip
-    return group.prompt_ids, completions, group.tokens, group.size, group.baseline, group.influence
+    return group.prompt_ids, completions, group.tokens, group.size, group.influence
 
 
 def test_tensors_in_parts_are_put_together_one_at_a_time_and_only_when_asked_for() -> None:

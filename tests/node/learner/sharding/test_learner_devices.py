@@ -18,7 +18,7 @@ from node.averaging.noloco import copied
 from node.checkpoints.checkpoints import NewestCheckpoint, read, write
 from node.configuration import Config, LearnerSection, PolicySection
 from node.learner.objective.forward import Network, PassSettings
-from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.reference_policy import ReferencePolicy
 from node.learner.sharding.device_processes import DeviceProcesses
 from node.learner.sharding.sharded_adamw import ShardedAdamW
 from node.learner.sharding.starting import LearnerDevices, ShardedPolicy, other_starts, put_in_shards
@@ -85,8 +85,8 @@ def steps(
 ) -> BatchReport:
     with devices.taking(task):
         network = Network.of(policy.model, policy.tokens.vocabulary)
-        others = OtherPolicies(policy.trainable(), CONFIG.objective)
-        return OptimizerSteps(network, optimizer, CONFIG.objective, others, devices).take(task, begun)
+        reference = ReferencePolicy(policy.trainable(), CONFIG.objective)
+        return OptimizerSteps(network, optimizer, CONFIG.objective, reference, devices).take(task, begun)
 
 
 def assert_close(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], share: float) -> None:
@@ -143,13 +143,13 @@ def test_after_more_steps_weights_and_moments_are_those_of_one_process(sharded: 
 def test_a_step_that_begins_before_all_groups_are_known_is_that_of_one_process_at_once(
     sharded: InShards, whole: Whole
 ) -> None:
-    network, others = Network.of(sharded.policy.model), OtherPolicies(sharded.policy.trainable(), CONFIG.objective)
+    network, reference = Network.of(sharded.policy.model), ReferencePolicy(sharded.policy.trainable(), CONFIG.objective)
     task = step_task(4)
     first, second = (replace(task, groups=task.groups[part]) for part in (slice(0, 2), slice(2, 5)))
 
     def begin(begun: BegunStep, part: StepTask) -> None:
         with sharded.devices.beginning(part):
-            OptimizerSteps(network, sharded.optimizer, CONFIG.objective, others, sharded.devices).begin(begun, part)
+            OptimizerSteps(network, sharded.optimizer, CONFIG.objective, reference, sharded.devices).begin(begun, part)
 
     dropped, begun = BegunStep(), BegunStep()
     begin(dropped, second)
@@ -188,7 +188,7 @@ def test_an_outer_step_of_averaging_moves_both_devices_as_it_moves_one_process(s
 
 def test_a_copy_brings_weights_and_moments_back_to_the_bit(sharded: InShards) -> None:
     before = {**sharded.optimizer.state(), **sharded.policy.weights()}
-    undo = Undo(sharded.optimizer, OtherPolicies(sharded.policy.trainable(), CONFIG.objective))
+    undo = Undo(sharded.optimizer)
     sharded.learn(5)
     assert any(not torch.equal(before[name], tensor) for name, tensor in sharded.policy.weights().items())
     undo.restore()

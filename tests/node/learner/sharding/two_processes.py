@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ import torch
 from node.configuration import LearnerSection, ObjectiveSection
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.forward import Network, PassSettings
-from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.reference_policy import ReferencePolicy
 from node.learner.sharding.process_group import DeviceGroup, reshard, shard_network
 from node.learner.steps.devices import ONE_DEVICE, Devices, StepTask
 from node.learner.steps.gradients import rows_of, shard_of
@@ -40,19 +39,9 @@ CASES: Final[dict[str, dict[str, Any]]] = {
     "biases": {"architecture": "gpt-neox"},
     "bfloat16": {"architecture": "qwen3", "dtype": "bfloat16"},
     "adapter on bfloat16": {"architecture": "qwen3", "dtype": "bfloat16", "adapter": True},
-    "two steps, divided by the mean weight": {
+    "two steps": {
         "architecture": "qwen3",
         "objective": {"correction": "f_tis", "steps": 2},
-    },
-    "baselines of least variance, rate by the weights": {
-        "architecture": "qwen3",
-        "objective": {
-            "advantage": "min_variance",
-            "correction": "sequence_tis",
-            "loss": "grpo",
-            "ess_learning_rate": True,
-        },
-        "baseline": "min_variance",
     },
     "gradient not finite": {"architecture": "qwen3", "advantage": math.nan},
 }
@@ -74,13 +63,16 @@ class Learning:
             shard_network(self.network, group.mesh)
         self.devices: Devices = ONE_DEVICE if group is None else group
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.optimizer = MasterAdamW(self.trained, LearnerSection(learning_rate=RATE), sums=self.devices.sums)
+        section = LearnerSection(learning_rate=RATE)
+        self.optimizer = (
+            MasterAdamW(self.trained, section) if group is None else MasterAdamW(self.trained, section, sums=group.sums)
+        )
         self.objective: ObjectiveSection = objective_section(**case.get("objective", {}))
-        self.others = OtherPolicies(self.trained, self.objective)
+        self.reference = ReferencePolicy(self.trained, self.objective)
 
     def learn(self, batch: Sequence[TrainingGroup]) -> BatchReport:
         task = StepTask(tuple(batch), PassSettings(60, recompute=True, chunk_tokens=5), 1.0, 8, 4)
-        report = OptimizerSteps(self.network, self.optimizer, self.objective, self.others, self.devices).take(task)
+        report = OptimizerSteps(self.network, self.optimizer, self.objective, self.reference, self.devices).take(task)
         reshard(self.network)
         return report
 
@@ -89,15 +81,7 @@ def batches_of(case: dict[str, Any]) -> list[list[TrainingGroup]]:
     """Returns many micro-batches of unlike lengths, one that is a single completion, none, and many again."""
     many = groups(1, prompts=5)
     one = [TrainingGroup((1, 2), (completion([3], case.get("advantage", 1.0)),), 1, 1)]
-    found = [many, one, [], groups(2, prompts=3)]
-    if "baseline" not in case:
-        return found
-    return [[_with_rewards(group, case["baseline"]) for group in batch] for batch in found]
-
-
-def _with_rewards(group: TrainingGroup, baseline: Any) -> TrainingGroup:
-    completions = tuple(replace(each, reward=each.advantage) for each in group.completions)
-    return replace(group, completions=completions, baseline=baseline)
+    return [many, one, [], groups(2, prompts=3)]
 
 
 def compare(case: dict[str, Any], group: DeviceGroup) -> dict[str, Any]:
