@@ -33,7 +33,7 @@ class Segment:
 
 
 Observed = tuple[tuple[int, tuple[int, ...]], ...]
-"""What a conversation's model did not sample: ids, each time with the number of sampled tokens that stand before them."""
+"""What the model of a conversation did not sample: ids, each time with the number of sampled tokens before them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

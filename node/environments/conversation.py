@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from node.environments.environment import MOST_TURNS, Environment
 from node.tasks.task import Prompt, Task
 from protocol.errors import ConfigurationError
@@ -29,6 +31,15 @@ class Replayed:
     reward: object  # as the environment gave it: not checked
     observation: object  # likewise; what the last action led to, or the first text
     done: bool
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """One turn of a conversation, for people."""
+
+    action: str
+    observation: str
+    done: bool
+    reward: float  # of the actions so far
 
 
 class ConversationTask:
@@ -87,6 +98,17 @@ class ConversationTask:
             if done:
                 break
         return Replayed(episode.reward(), observation, done or len(actions) >= self.environment.max_turns)
+
+    def exchanges(self, ref: PromptRef, actions: Sequence[str]) -> list[Exchange]:
+        """Returns the actions as far as they are taken, each with what follows it. Raises whatever the environment
+        raises."""
+        episode, found = self.environment.begin(ref), list[Exchange]()
+        for action in actions[: self.environment.max_turns]:
+            turn = episode.act(action)
+            found.append(Exchange(action, turn.observation, bool(turn.done), float(episode.reward())))
+            if turn.done:
+                break
+        return found
 
     def example(self, seed: int) -> list[str] | None:
         """Returns actions that go well in the episode of ``seed``; None where the environment knows none."""

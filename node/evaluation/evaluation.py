@@ -17,10 +17,10 @@ from pathlib import Path
 from node.configuration import DEFAULT_ROWS, Config, chosen
 from node.engines.engine import Engine, GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
+from node.environments.conversation import ConversationTask
 from node.evaluation.evaluation_result import Evaluation
 from node.evaluation.restored import find_checkpoint, load_untrained, restore
 from node.home import Home
-from node.environments.conversation import ConversationTask
 from node.learner.generation.conversations import Conversing
 from node.learner.generation.own_rollouts import RewardScorer, Rollout, scored
 from node.learner.objective.forward import Network

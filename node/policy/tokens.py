@@ -22,7 +22,15 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from node.configuration import ChatMode
-from node.policy.chat import declared_end_ids, end_ids, end_of_turn, special_ids, uses_template, written_prompt, written_reply
+from node.policy.chat import (
+    declared_end_ids,
+    end_ids,
+    end_of_turn,
+    special_ids,
+    uses_template,
+    written_prompt,
+    written_reply,
+)
 from node.policy.model_files import tokenizer_file
 from protocol.errors import ConfigurationError
 

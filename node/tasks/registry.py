@@ -26,7 +26,8 @@ TASK_SETS: Final[Mapping[str, Sequence[Task]]] = {
     "reasoning": REASONING_TASKS,
     "conversations": CONVERSATIONS,
 }
-BUILT_IN_TASKS: Final[Mapping[str, Task]] = {task.name: task for task in (*DEFAULT_TASKS, *REASONING_TASKS, *CONVERSATIONS)}
+_BUILT_IN: Final[Sequence[Task]] = (*DEFAULT_TASKS, *REASONING_TASKS, *CONVERSATIONS)
+BUILT_IN_TASKS: Final[Mapping[str, Task]] = {task.name: task for task in _BUILT_IN}
 
 
 def load_tasks(section: TasksSection) -> dict[str, Task]:

@@ -127,7 +127,9 @@ def _replayed(task: ConversationTask, prompt: Prompt, completion: str) -> Scorin
         return ScoringVerdict(0.0, FaultReason.OBSERVATION, fault)
     verdict = judged(reached.reward)
     if verdict.fault is None and not 0 <= verdict.reward <= 1:
-        return ScoringVerdict(0.0, FaultReason.OUT_OF_RANGE, f"reward {verdict.reward:g} of a conversation, wanted 0 to 1")
+        return ScoringVerdict(
+            0.0, FaultReason.OUT_OF_RANGE, f"reward {verdict.reward:g} of a conversation, wanted 0 to 1"
+        )
     if verdict.fault is not None or reached.done:
         return verdict
     return msgspec.structs.replace(verdict, observation=reached.observation)

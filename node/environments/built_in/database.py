@@ -22,7 +22,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from node.environments.environment import Turn
 from node.tasks.task import check_ref, config_hash_of
@@ -37,8 +37,11 @@ MOST_ROWS: Final = 8
 MOST_LINE_CHARACTERS: Final = 80
 MOST_MESSAGE_CHARACTERS: Final = 120
 FUNCTIONS: Final = frozenset(
-    "abs avg coalesce count ifnull iif instr length lower max min nullif replace round substr sum total trim upper".split()
-)
+    {
+        "abs", "avg", "coalesce", "count", "ifnull", "iif", "instr", "length", "lower", "max", "min", "nullif",
+        "replace", "round", "substr", "sum", "total", "trim", "upper",
+    }
+)  # fmt: skip
 _LIMITS: Final = {
     sqlite3.SQLITE_LIMIT_LENGTH: MOST_VALUE_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: MOST_QUERY_BYTES,
@@ -57,9 +60,16 @@ _READS: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ})
 _WITH: Final = re.compile(r"\bwith\b", re.IGNORECASE)
 _ANSWER: Final = re.compile(r"\s*answer\s*:?\s*(.*)", re.IGNORECASE | re.DOTALL)
 
-NAMES: Final = "Ada Ben Cleo Dan Eve Finn Gus Hana Ivo Jill Kai Lea Max Nora Otto Pia Quin Rosa Sam Tess".split()
-CITIES: Final = "Bern Cairo Delhi Lima Oslo Paris Quito Rome Seoul Tunis".split()
-GOODS: Final = "apples books chairs drums eggs forks gloves hats".split()
+NAMES: Final = (
+    "Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ivo", "Jill", "Kai", "Lea", "Max", "Nora",
+    "Otto", "Pia", "Quin", "Rosa", "Sam", "Tess",
+)  # fmt: skip
+CITIES: Final = (
+    "Bern", "Cairo", "Delhi", "Lima", "Oslo", "Paris", "Quito", "Rome", "Seoul", "Tunis",
+)  # fmt: skip
+GOODS: Final = (
+    "apples", "books", "chairs", "drums", "eggs", "forks", "gloves", "hats",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,8 +82,8 @@ class Database:
     max_turns: int
     max_new_tokens: int = 96
 
-    version: Final = 1  # type: ignore[misc]
-    max_observation_bytes: Final = 1_200  # type: ignore[misc]
+    version: ClassVar[int] = 1
+    max_observation_bytes: ClassVar[int] = 1_200
 
     @property
     def config_hash(self) -> bytes:
@@ -87,9 +97,7 @@ class Database:
     def begin(self, ref: PromptRef) -> Asking:
         check_ref(self, ref, SEEDS)
         draws = random.Random(ref.seed)
-        people = [
-            (name, draws.choice(CITIES), draws.randrange(18, 90)) for name in draws.sample(NAMES, self.people)
-        ]
+        people = [(name, draws.choice(CITIES), draws.randrange(18, 90)) for name in draws.sample(NAMES, self.people)]
         orders = [
             (draws.choice(people)[0], draws.choice(GOODS), draws.randrange(1, 10), draws.randrange(1, 50))
             for _ in range(self.orders)
@@ -143,8 +151,8 @@ class Asking:
     def observation(self) -> str:
         tables = "people(name, city, age)" + (", orders(buyer, good, pieces, price)" if self._orders else "")
         return (
-            f"A database has {tables}. Write one SQL query at a time, and read what it returns. Once you know it, write "
-            f"answer: and the answer. {self.question}"
+            f"A database has {tables}. Write one SQL query at a time, and read what it returns. Once you know it, "
+            f"write answer: and the answer. {self.question}"
         )
 
     def act(self, text: str) -> Turn:

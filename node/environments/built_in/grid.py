@@ -11,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from node.environments.environment import MOST_TURNS, Turn
 from node.tasks.task import check_ref, config_hash_of
@@ -33,8 +33,8 @@ class Grid:
     max_new_tokens: int = 8
     brief: bool = False  # for models of characters: letters instead of words
 
-    version: Final = 1  # type: ignore[misc]
-    max_observation_bytes: Final = 300  # type: ignore[misc]
+    version: ClassVar[int] = 1
+    max_observation_bytes: ClassVar[int] = 300
 
     @property
     def max_turns(self) -> int:
@@ -94,8 +94,8 @@ class Walk:
         if self.grid.brief:
             return f"{row}{column} {self._seen()}"
         return (
-            f"You walk on a grid, rows and columns 0 to {last}; row 0 is the northern one. The goal is row {row}, column "
-            f"{column}. Answer with one step: north, south, west or east. {self._seen()}"
+            f"You walk on a grid, rows and columns 0 to {last}; row 0 is the northern one. The goal is row {row}, "
+            f"column {column}. Answer with one step: north, south, west or east. {self._seen()}"
         )
 
     def act(self, text: str) -> Turn:

@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from node.environments.environment import Turn
 from node.tasks.task import check_ref, config_hash_of
@@ -31,8 +31,8 @@ class GuessNumber:
     max_new_tokens: int = 16
     brief: bool = False  # for models of characters: "3-9" instead of a sentence
 
-    version: Final = 1  # type: ignore[misc]
-    max_observation_bytes: Final = 200  # type: ignore[misc]
+    version: ClassVar[int] = 1
+    max_observation_bytes: ClassVar[int] = 200
 
     @property
     def enough(self) -> int:
@@ -64,7 +64,9 @@ class GuessNumber:
         low, high = episode.low, episode.low + self.numbers - 1
         while not guesses or int(guesses[-1]) != episode.secret:
             guesses.append(str((low + high) // 2))
-            low, high = (int(guesses[-1]) + 1, high) if int(guesses[-1]) < episode.secret else (low, int(guesses[-1]) - 1)
+            low, high = (
+                (int(guesses[-1]) + 1, high) if int(guesses[-1]) < episode.secret else (low, int(guesses[-1]) - 1)
+            )
         return guesses
 
 

@@ -9,7 +9,7 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from node.environments.environment import Turn
 from node.tasks.task import check_ref, config_hash_of
@@ -28,8 +28,8 @@ class Mastermind:
     max_turns: int
     max_new_tokens: int = 16
 
-    version: Final = 1  # type: ignore[misc]
-    max_observation_bytes: Final = 300  # type: ignore[misc]
+    version: ClassVar[int] = 1
+    max_observation_bytes: ClassVar[int] = 300
 
     @property
     def config_hash(self) -> bytes:
@@ -58,8 +58,8 @@ class Breaking:
 
     def observation(self) -> str:
         return (
-            f"Find my code of {self.game.length} letters. Each is one of {' '.join(self.letters)}, and may occur again. "
-            "Answer with a guess alone."
+            f"Find my code of {self.game.length} letters. Each is one of {' '.join(self.letters)}, and may occur "
+            "again. Answer with a guess alone."
         )
 
     def act(self, text: str) -> Turn:

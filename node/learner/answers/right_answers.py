@@ -124,9 +124,7 @@ class Rehearsal(RightAnswers):
         best = max(range(len(rewards)), key=rewards.__getitem__)
         if rewards[best] >= RIGHT:
             sample = rollout.samples[best]
-            answer = RightAnswer(
-                tuple(sample.token_ids.tolist()), float(rewards[best]), observed=sample.observed
-            )
+            answer = RightAnswer(tuple(sample.token_ids.tolist()), float(rewards[best]), observed=sample.observed)
             self.keep(rollout.prompt.ref.task, rollout.prompt_ids, answer)
 
     def drawn(

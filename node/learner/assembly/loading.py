@@ -233,7 +233,9 @@ def _learner(
     )
     stack.callback(publisher.close)
     client, research = SwarmClient(home.swarm_socket), config.objective.research
-    intake = RolloutIntake(client, single_answers(tasks), config.learner, time.time, restored.pool_position, research=research)
+    intake = RolloutIntake(
+        client, single_answers(tasks), config.learner, time.time, restored.pool_position, research=research
+    )
     stack.callback(intake.close)
     persistence = Persistence(
         checkpoints, config, policy, optimizer, report, time.time, publisher,

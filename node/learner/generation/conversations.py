@@ -95,9 +95,7 @@ class Conversing:
     ) -> list[Rollout] | None:
         """Returns the groups with whole conversations, scored. ``begun``: each with the samples of the first turn, and
         the most tokens of an action. None once ``halted`` returns true."""
-        groups = [
-            [self._begun(rollout, sample) for sample in rollout.samples] for rollout, _ in begun
-        ]
+        groups = [[self._begun(rollout, sample) for sample in rollout.samples] for rollout, _ in begun]
         turn = 0
         while True:
             self._step([(rollout, episodes) for (rollout, _), episodes in zip(begun, groups, strict=True)])

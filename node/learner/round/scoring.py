@@ -10,7 +10,14 @@ from node.learner.answers.hints import Hint
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated
-from node.learner.generation.own_rollouts import RewardScorer, Rollout, can_be_shared, group_of, scoring_item, worth_sharing
+from node.learner.generation.own_rollouts import (
+    RewardScorer,
+    Rollout,
+    can_be_shared,
+    group_of,
+    scoring_item,
+    worth_sharing,
+)
 from node.learner.round.record import RoundRecord
 from node.learner.steps.early_learning import EarlyLearning
 from node.policy.policy import Policy
