@@ -123,8 +123,8 @@ class TokenTable:
         where its next one begins. They are tokenized alone, so that what was sampled before keeps its ids; control
         tokens written in ``text`` stay text.
 
-        By the chat template if it is used, with the end of the model's turn unless ``after`` is that; otherwise on lines
-        of its own. Raises ``ConfigurationError`` for a template that writes no reply.
+        By the chat template if it is used, with the end of the model's turn unless ``after`` is that; otherwise on
+        lines of its own. Raises ``ConfigurationError`` for a template that writes no reply.
         """
         if not self.uses_chat:
             return self._ids_of_text(f"\n{text}\n")

@@ -41,8 +41,8 @@ def load_reward(name: str) -> RewardFunction:
 
 
 def load_task(name: str) -> Task:
-    """Returns an environment as a task. Raises ConfigurationError if no installed package has it, or if it does not make
-    a task or an environment of this name."""
+    """Returns an environment as a task. Raises ConfigurationError if no installed package has it, or if it does not
+    make a task or an environment of this name."""
     factory = _load(TASKS_GROUP, name)
     if not callable(factory):
         raise ConfigurationError(f"task plug-in {name!r} is a {type(factory).__name__}, wanted a function")

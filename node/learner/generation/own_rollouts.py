@@ -56,8 +56,9 @@ def scored(rollouts: Sequence[Rollout], scorer: RewardScorer) -> list[Scores]:
 
 
 def can_be_shared(rollout: Rollout, tokens: TokenTable) -> bool:
-    """Returns whether the group is within the protocol's limit, and every token is one of the tokenizer's. Conversations
-    are not shared yet.
+    """Returns whether the group is within the protocol's limit, and every token is one of the tokenizer's.
+
+    Conversations are not shared yet.
 
     A model's logits are often wider than its tokenizer. What lies beyond stands for nothing and is practically never
     sampled by a trained model, but another node's model with the same tokenizer may be narrower and has no such token.

@@ -238,9 +238,9 @@ class Node:
         around: Callable[[TorchEngine], Engine] = lambda engine: engine,
         known: Mapping[str, Task] | None = None,
     ) -> None:
-        """``known``: what it trains on, by default ``tasks()``. ``around`` returns the engine that the learner gets, made
-        from its own. ``trusting``: peers have full
-        influence from their first group on, as members of a private cluster do."""
+        """``known``: what it trains on, by default ``tasks()``. ``around`` returns the engine that the learner gets,
+        made from its own. ``trusting``: peers have full influence from their first group on, as members of a private
+        cluster do."""
         section = learner or LearnerSection(own_groups=4, completions=4, foreign_groups=4, learning_rate=1e-2)
         checkpoint = CheckpointSection(every_rounds=2)
         self.config = Config(

@@ -60,7 +60,7 @@ def test_ids_that_are_trained_on_are_those_sampled_and_observations_stand_betwee
             sampled.extend(tuple(sample.token_ids.tolist()) for sample in each.samples)
         return reached
 
-    made.engine.advance = noted  # type: ignore[method-assign]
+    made.engine.advance = noted  # type: ignore[method-assign, assignment]
     rollouts = conversations(made.run(plan(), ()).rollouts)
     several = 0
     for rollout in rollouts:
