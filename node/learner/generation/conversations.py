@@ -132,7 +132,8 @@ class Conversing:
         going = [(rollout, episodes) for rollout, episodes in going if episodes]
         items = [(rollout.prompt.ref, [transcript(each.actions) for each in episodes]) for rollout, episodes in going]
         for (_, episodes), scores in zip(going, self.scorer.score(items), strict=True):
-            columns = zip(episodes, scores.rewards, scores.faults, scores.observations, strict=True)
+            observations = scores.observations or (None,) * len(episodes)
+            columns = zip(episodes, scores.rewards, scores.faults, observations, strict=True)
             for episode, reward, fault, observation in columns:
                 episode.reward, episode.fault = reward, fault
                 episode.told(observation, self.tokens, self.context)
