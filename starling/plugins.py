@@ -11,7 +11,10 @@ A reward is a function with TRL's signature (``RewardFunction``), registered in 
 A task (``Task``) makes a ``Prompt`` for each ``PromptRef`` and judges completions of it. The entry-point group
 ``starling.tasks`` registers a function without arguments that returns the task; ``tasks.names = ["NAME"]`` uses it.
 
-Rules for both:
+An environment (``Environment``) is a task of many turns: it begins an ``Episode`` for each ``PromptRef``, answers the
+model's actions, and gives the reward. It is registered and named as a task is (docs/environments.md).
+
+Rules for all:
 
 - Equal arguments give equal results on every node: peers recompute each other's prompts and rewards, and a claimed
   reward that differs costs its sender reputation. Draw randomness from ``random.Random(ref.seed)`` alone.
@@ -22,6 +25,7 @@ Rules for both:
 
 from __future__ import annotations
 
+from node.environments.environment import Environment, Episode, Turn
 from node.tasks.plugins import RewardFunction
 from node.tasks.task import Prompt, Task, check_ref, config_hash_of
 from protocol.errors import ConfigurationError, MalformedError
@@ -29,11 +33,14 @@ from protocol.messages import PromptRef
 
 __all__ = [
     "ConfigurationError",
+    "Environment",
+    "Episode",
     "MalformedError",
     "Prompt",
     "PromptRef",
     "RewardFunction",
     "Task",
+    "Turn",
     "check_ref",
     "config_hash_of",
 ]

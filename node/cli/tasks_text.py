@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from node.environments.audit import MOST_SHOWN, Audit
+from node.environments.conversation import Exchange
 from node.printable import printable
 from node.tasks.catalogue import MANY_QUESTIONS, JudgedAnswer, TaskSample, TaskSummary
 from node.tasks.parameters import GENERATORS, PREFIX, TABLE
@@ -34,7 +36,8 @@ def list_lines(tasks: Sequence[TaskSummary], plugins: Sequence[str]) -> Iterator
             f"{task.scoring:<{scoring}}  {example}"
         )
     yield ""
-    yield "* what this configuration trains on. tasks.names takes names and the sets default, sapo and reasoning."
+    yield "* what this configuration trains on. tasks.names takes names, and the sets default, sapo, reasoning and"
+    yield "conversations."
     yield "Questions: different texts, about. One in eight is never trained on, by any node: these measure."
     yield ""
     yield f"Generators that take parameters in node.toml; `starling tasks {PREFIX}NAME` shows those of one:"
@@ -55,12 +58,46 @@ def sample_lines(sample: TaskSample, shown: ShownPrompt | None) -> Iterator[str]
         yield f"for {printable(shown.model)}, written {how}: {shown.tokens} tokens; a completion ends at {ends}"
     yield "----"
     yield sample.question if shown is None else shown.text
-    yield "----"
-    yield _right_answer(sample)
+    if sample.conversation is None:
+        yield "----"
+        yield _right_answer(sample)
+    else:
+        for each in sample.conversation:
+            yield from exchange_lines(each)
+        yield "----"
+        if sample.conversation:
+            yield f"reward {sample.conversation[-1].reward:g}"
+        yield f"Play it: starling tasks {printable(sample.task)} --play"
+        yield "A node trains on its own conversations. They are not shared with other nodes yet."
     if sample.parameters is not None:
         yield ""
         yield "Its parameters, for node.toml; those that are left out are the library's:"
         yield from _table(sample.task.removeprefix(PREFIX), sample.parameters)
+
+
+def exchange_lines(exchange: Exchange) -> Iterator[str]:
+    yield f"> {_indented(exchange.action)}"
+    yield _indented(exchange.observation)
+
+
+def audit_lines(audit: Audit) -> Iterator[str]:
+    """Yields what an audit found."""
+    yield f"{printable(audit.environment)}, configuration {audit.config_hash}"
+    yield f"{audit.episodes} episodes in two processes, {audit.turns:,} observations"
+    yield (
+        f"slowest turn {audit.most_seconds * 1000:.1f} ms (training allows {audit.limit_seconds:g} s for all turns "
+        f"of an episode together); longest observation {audit.most_bytes} bytes of {audit.limit_bytes}"
+    )
+    for title, found in (("differs between the processes", audit.differs), ("fails", audit.faults)):
+        for each in found[:MOST_SHOWN]:
+            yield f"{title}: {printable(each, LINE_CHARACTERS)}"
+        if len(found) > MOST_SHOWN:
+            yield f"… and {len(found) - MOST_SHOWN} more"
+    if audit.passed:
+        yield "passed: equal actions gave equal observations and rewards"
+        yield "A node trains on its own conversations. They are not shared with other nodes yet."
+    else:
+        yield "not passed: an episode may depend on its reference and the actions alone (docs/environments.md)"
 
 
 def _table(generator: str, parameters: Mapping[str, Any]) -> Iterator[str]:

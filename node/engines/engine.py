@@ -32,14 +32,20 @@ class Segment:
     tokens: int
 
 
+Observed = tuple[tuple[int, tuple[int, ...]], ...]
+"""What the model of a conversation did not sample: ids, each time with the number of sampled tokens before them."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One sampled completion in token space."""
+    """One sampled completion in token space. Of a conversation it has the tokens of all actions; no engine returns such
+    a one."""
 
     token_ids: NDArray[np.int64]  # (T,), end-of-sequence included when sampled
     logps: NDArray[np.float32]  # (T,) in nats, under the distribution that was sampled from
     finish: FinishReason
     segments: tuple[Segment, ...]  # in order, at least one; T tokens together
+    observed: Observed = ()  # between actions; nothing before the first token or after the last
 
     @property
     def oldest_version(self) -> int:

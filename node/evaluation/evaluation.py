@@ -17,11 +17,12 @@ from pathlib import Path
 from node.configuration import DEFAULT_ROWS, Config, chosen
 from node.engines.engine import Engine, GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
+from node.environments.conversation import ConversationTask
 from node.evaluation.evaluation_result import Evaluation
 from node.evaluation.restored import find_checkpoint, load_untrained, restore
 from node.home import Home
-from node.learner.generation.generation import RewardScorer
-from node.learner.generation.own_rollouts import scoring_item
+from node.learner.generation.conversations import Conversing
+from node.learner.generation.own_rollouts import RewardScorer, Rollout, scored
 from node.learner.objective.forward import Network
 from node.policy.tokens import TokenTable
 from node.tasks.registry import load_tasks
@@ -138,12 +139,14 @@ def answered(
     asked = [(prompt, tokens.prompt_ids(prompt.text)) for prompt in prompts]
     answerable = [(prompt, ids) for prompt, ids in asked if len(ids) < context]
     requests = [GenerationRequest(ids, samples, task.max_new_tokens) for _, ids in answerable]
-    groups = engine.generate(requests, Sampling(temperature, seed))
-    items = [
-        scoring_item(prompt.ref, [tokens.text_of(sample.token_ids.tolist()) for sample in group])
-        for (prompt, _), group in zip(answerable, groups, strict=True)
+    rollouts = [
+        Rollout(prompt, tuple(ids), tuple(group), tuple(tokens.text_of(sample.token_ids.tolist()) for sample in group))
+        for (prompt, ids), group in zip(answerable, engine.generate(requests, Sampling(temperature, seed)), strict=True)
     ]
+    if isinstance(task, ConversationTask):
+        conversing = Conversing(engine, tokens, scorer, temperature, context)
+        rollouts = conversing.to_the_end([(rollout, task.max_new_tokens) for rollout in rollouts], seed) or []
     return [
-        AnsweredPrompt(prompt, tuple(texts), sum(len(sample.token_ids) for sample in group), scores)
-        for (prompt, _), group, (_, texts), scores in zip(answerable, groups, items, scorer.score(items), strict=True)
+        AnsweredPrompt(each.prompt, tuple(text.decode("utf-8", "replace") for text in each.texts), each.tokens, scores)
+        for each, scores in zip(rollouts, scored(rollouts, scorer), strict=True)
     ]

@@ -15,7 +15,7 @@ from node.configuration import EvaluationSection
 from node.engines.engine import Engine
 from node.evaluation.evaluation import mean_rewards
 from node.evaluation.held_out import HeldOutReward
-from node.learner.generation.generation import RewardScorer
+from node.learner.generation.own_rollouts import RewardScorer
 from node.policy.tokens import TokenTable
 from node.tasks.split import Part, held_out_prompts
 from node.tasks.task import Prompt, Task

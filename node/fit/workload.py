@@ -12,6 +12,7 @@ from node.configuration import Config, chosen
 from node.engines.backend_choice import EngineFacts, choose_backend
 from node.engines.vllm_backend.environment import Installed
 from node.engines.vllm_backend.processor import cache_bytes
+from node.environments.conversation import most_observed_bytes, most_tokens
 from node.fit.model_sizes import ModelSizes
 from node.tasks.task import Task
 
@@ -63,12 +64,13 @@ def workload_of(
     """Returns the workload of ``config``. Prompts are drawn from the tasks to see how long they are. ``card_bytes``: of
     the GPU in all, where there is one; ``vllm``: what is installed of it."""
     learner, objective = config.learner, config.objective
+    small = sizes.vocabulary < SMALL_VOCABULARY
     longest_bytes, answer = 1, 1
     for task in tasks:
         texts = (task.prompt(task.ref(seed)).text for seed in range(SAMPLED_PROMPTS))
         longest_bytes = max(longest_bytes, *(len(text.encode()) for text in texts))
-        answer = max(answer, task.max_new_tokens)
-    small = sizes.vocabulary < SMALL_VOCABULARY
+        observed = most_observed_bytes(task)
+        answer = max(answer, most_tokens(task) + (observed if small else (observed + 1) // 2))
     prompt = longest_bytes if small else (longest_bytes + BYTES_OF_A_TEMPLATE + 1) // 2
     prompt = min(prompt, max(1, sizes.context - 1))
     behind = objective.research.weights_behind

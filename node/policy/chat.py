@@ -29,6 +29,7 @@ from protocol.errors import ConfigurationError
 
 _QUESTION: Final = "1 + 1 = ?"
 _ANSWER: Final = "starling-8d41"  # rendered to see what a template writes after an answer; no template writes it itself
+_REPLY: Final = "starling-27c6"
 _FILES: Final = ("generation_config.json", "config.json")
 
 
@@ -48,6 +49,24 @@ def written_prompt(tokenizer: PreTrainedTokenizerFast, text: str) -> str:
     Raises ``ConfigurationError`` for a template that raises.
     """
     return _rendered(tokenizer, [{"role": "user", "content": text}], begins_answer=True)
+
+
+def written_reply(tokenizer: PreTrainedTokenizerFast) -> tuple[str, str]:
+    """Returns what the template writes between the model's answer and a user's reply to it, and what after the reply
+    up to where the model's next turn begins. The first begins with the end of the model's turn.
+
+    Raises ``ConfigurationError`` for a template that raises, or loses an earlier answer.
+    """
+    turns = [("user", _QUESTION), ("assistant", _ANSWER), ("user", _REPLY)]
+    rendered = _rendered(tokenizer, [{"role": r, "content": text} for r, text in turns], begins_answer=True)
+    _, answered, after = rendered.partition(_ANSWER)
+    front, replied, back = after.partition(_REPLY)
+    if not answered or not replied:
+        raise ConfigurationError(
+            "the model's chat template does not write a user's reply after the model's answer, so that there is no "
+            'conversation: set policy.chat = "off", or train on tasks with one answer'
+        )
+    return front, back
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerFast, mode: ChatMode) -> int | None:

@@ -22,7 +22,15 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from node.configuration import ChatMode
-from node.policy.chat import declared_end_ids, end_ids, end_of_turn, special_ids, uses_template, written_prompt
+from node.policy.chat import (
+    declared_end_ids,
+    end_ids,
+    end_of_turn,
+    special_ids,
+    uses_template,
+    written_prompt,
+    written_reply,
+)
 from node.policy.model_files import tokenizer_file
 from protocol.errors import ConfigurationError
 
@@ -73,6 +81,7 @@ class TokenTable:
         self._plain.no_truncation()
         self._plain.no_padding()
         self._plain.encode_special_tokens = True
+        self._reply: tuple[list[int], list[int]] | None = None  # of the chat template, around a reply
         self._id_of_byte: Final[dict[int, int]] = _byte_ids(self._plain, self._bytes, definition)
 
     @property
@@ -108,6 +117,25 @@ class TokenTable:
         written = self.prompt_text(text)
         ids = list(self._tokenizer(written, add_special_tokens=not self.uses_chat, verbose=False)["input_ids"])
         return ids or [self.eos_id]
+
+    def reply_ids(self, text: str, *, after: int) -> list[int]:
+        """Returns the ids of what is said to the model in reply to a completion that ended with token ``after``, up to
+        where its next one begins. They are tokenized alone, so that what was sampled before keeps its ids; control
+        tokens written in ``text`` stay text.
+
+        By the chat template if it is used, with the end of the model's turn unless ``after`` is that; otherwise on
+        lines of its own. Raises ``ConfigurationError`` for a template that writes no reply.
+        """
+        if not self.uses_chat:
+            return self._ids_of_text(f"\n{text}\n")
+        if self._reply is None:
+            scaffold = written_reply(self._tokenizer)
+            front, back = (self._tokenizer(part, add_special_tokens=False)["input_ids"] for part in scaffold)
+            self._reply = list(front), list(back)
+        front, back = self._reply
+        if after in front:
+            front = front[front.index(after) + 1 :]
+        return [*front, *self._ids_of_text(text), *back]
 
     def names_of(self, ids: Iterable[int]) -> list[str]:
         """Returns the tokens as the tokenizer writes them, control tokens too: for people."""

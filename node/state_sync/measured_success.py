@@ -16,7 +16,7 @@ from typing import Final
 
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
-from node.learner.generation.generation import RewardScorer
+from node.learner.generation.own_rollouts import RewardScorer
 from node.learner.objective.forward import Network
 from node.policy.policy import Policy
 from node.state_sync.state_verdict import MeasuredSuccess

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from node.configuration import TasksSection
+from node.environments.conversation import ConversationTask, Exchange
 from node.tasks.answers import final_answer
 from node.tasks.jsonl import JsonlTask
 from node.tasks.parameters import BARE, PREFIX, TOKENS
@@ -18,6 +19,8 @@ from node.tasks.split import Part, normalised, part_of
 from node.tasks.task import Task
 from node.tasks.worded import Scoring, WordedTask
 from node.tasks.worker import score_one
+from protocol.errors import ConfigurationError
+from protocol.messages import PromptRef
 
 EXAMPLE_SEED = 0
 COUNTED_DRAWS = 500
@@ -50,6 +53,7 @@ class TaskSample(msgspec.Struct, frozen=True):
     parameters: dict[str, Any] | None  # of a generator with the owner's parameters: all that it has
     part: Part  # whether the question teaches or measures
     questions: int | None  # of the task, as in ``TaskSummary``
+    conversation: tuple[Exchange, ...] | None = None  # of an environment: one that goes well, none where it shows none
 
 
 class JudgedAnswer(msgspec.Struct, frozen=True):
@@ -136,7 +140,24 @@ def sample(task: Task, seed: int) -> TaskSample:
         parameters,
         part_of(prompt),
         question_count(task),
+        _conversation(task, ref),
     )
+
+
+def _conversation(task: Task, ref: PromptRef) -> tuple[Exchange, ...] | None:
+    return tuple(task.exchanges(ref, task.example(ref.seed) or ())) if isinstance(task, ConversationTask) else None
+
+
+def find_conversation(section: TasksSection, name: str) -> ConversationTask:
+    """Returns the environment with this name, as ``find_task`` does. Raises ``ConfigurationError`` also for a task with
+    one answer."""
+    task = find_task(section, name)
+    if not isinstance(task, ConversationTask):
+        raise ConfigurationError(
+            f"task {name!r} has one answer a question: only a conversation is played or audited. starling tasks "
+            "conversations lists them"
+        )
+    return task
 
 
 def judge(task: Task, seed: int, completion: str) -> JudgedAnswer:
@@ -170,5 +191,7 @@ def scoring_of(task: Task) -> str:
             return f"same {task.scoring.value}"
         case JsonlTask():
             return task.reward_name
+        case ConversationTask():
+            return f"{task.environment.max_turns} turns at most"
         case _:
             return "plug-in"

@@ -1,7 +1,7 @@
 """Loads rewards and tasks of installed packages by their entry points. Plug-ins import ``starling.plugins``.
 
 Group ``starling.rewards``: reward functions. Group ``starling.tasks``: functions without arguments that return a
-``Task`` with the entry point's name. A plug-in is imported only when the configuration names it.
+``Task`` or an ``Environment`` with the entry point's name. A plug-in is imported only when the configuration names it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, Protocol, cast
 
+from node.environments.conversation import ConversationTask
+from node.environments.environment import Environment
 from node.tasks.task import Task
 from protocol.errors import ConfigurationError
 
@@ -39,7 +41,8 @@ def load_reward(name: str) -> RewardFunction:
 
 
 def load_task(name: str) -> Task:
-    """Raises ConfigurationError if no installed package has it, or if it does not make a task of this name."""
+    """Returns an environment as a task. Raises ConfigurationError if no installed package has it, or if it does not
+    make a task or an environment of this name."""
     factory = _load(TASKS_GROUP, name)
     if not callable(factory):
         raise ConfigurationError(f"task plug-in {name!r} is a {type(factory).__name__}, wanted a function")
@@ -49,7 +52,7 @@ def load_task(name: str) -> Task:
         raise ConfigurationError(f"task plug-in {name!r} failed: {type(error).__name__}: {error}") from error
     if getattr(task, "name", None) != name:
         raise ConfigurationError(f"task plug-in {name!r} made a task called {getattr(task, 'name', None)!r}")
-    return cast(Task, task)
+    return ConversationTask(cast(Environment, task)) if hasattr(task, "begin") else cast(Task, task)
 
 
 def _load(group: str, name: str) -> object:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from node.configuration import TasksSection
+from node.environments.built_in.all import CONVERSATIONS
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.jsonl import JsonlTask
 from node.tasks.parameters import PREFIX, generator_task
@@ -23,8 +24,10 @@ TASK_SETS: Final[Mapping[str, Sequence[Task]]] = {
     "default": DEFAULT_TASKS,
     "sapo": SAPO_TASKS,
     "reasoning": REASONING_TASKS,
+    "conversations": CONVERSATIONS,
 }
-BUILT_IN_TASKS: Final[Mapping[str, Task]] = {task.name: task for task in (*DEFAULT_TASKS, *REASONING_TASKS)}
+_BUILT_IN: Final[Sequence[Task]] = (*DEFAULT_TASKS, *REASONING_TASKS, *CONVERSATIONS)
+BUILT_IN_TASKS: Final[Mapping[str, Task]] = {task.name: task for task in _BUILT_IN}
 
 
 def load_tasks(section: TasksSection) -> dict[str, Task]:

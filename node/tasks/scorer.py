@@ -59,6 +59,9 @@ class Scores:
 
     rewards: tuple[float, ...]
     faults: tuple[ScoringFault | None, ...]
+    observations: tuple[
+        str | None, ...
+    ] = ()  # of conversations: what follows, None where one has ended; none at all: all have
 
 
 class _SilentError(Exception):
@@ -210,7 +213,12 @@ class Scorer:
         finally:
             self._idle.put(worker)
         faults = tuple(None if v.fault is None else ScoringFault(v.fault, v.detail) for v in verdicts)
-        return Scores(tuple(verdict.reward for verdict in verdicts), faults)
+        observations = tuple(verdict.observation for verdict in verdicts)
+        return Scores(
+            tuple(verdict.reward for verdict in verdicts),
+            faults,
+            observations if any(each is not None for each in observations) else (),
+        )
 
     def worker_pids(self) -> list[int]:
         """Returns the present process ids of the workers; a replacement has another id."""

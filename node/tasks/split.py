@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
+from node.environments.conversation import ConversationTask
 from node.tasks.task import SPLIT, Prompt, Task
 from protocol.errors import ConfigurationError
 
@@ -79,11 +80,13 @@ def held_out_prompts(
 
 
 def held_out(task: Task, part: Part, seeds: Iterable[int]) -> Iterator[Prompt]:
-    """Yields the prompts of ``part`` among those of ``seeds``, each question once."""
+    """Yields the prompts of ``part`` among those of ``seeds``, each question once; conversations that begin alike are
+    different ones."""
+    conversations = isinstance(task, ConversationTask)
     seen: set[str] = set()
     for seed in seeds:
         prompt = task.prompt(task.ref(seed))
         text = normalised(prompt.question_text)
-        if text not in seen and part_of(prompt) is part:
+        if (conversations or text not in seen) and part_of(prompt) is part:
             seen.add(text)
             yield prompt

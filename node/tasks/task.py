@@ -71,7 +71,20 @@ def config_hash_of(shape: Mapping[str, Any]) -> bytes:
     return hashlib.sha256(canonical_json({**shape, "split": SPLIT}).encode()).digest()[:16]
 
 
-def check_ref(task: Task, ref: PromptRef, seeds: int) -> None:
+class Versioned(Protocol):
+    """What a reference names: a task or an environment."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def config_hash(self) -> bytes: ...
+
+
+def check_ref(task: Versioned, ref: PromptRef, seeds: int) -> None:
     """Raises MalformedError, naming the difference, unless ``ref`` is one of the ``seeds`` prompts of ``task``."""
     if ref.task != task.name:
         raise MalformedError(f"prompt of task {ref.task!r} given to task {task.name!r}")

@@ -25,6 +25,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from node.configuration import TasksSection
+from node.environments.conversation import ConversationTask, actions_of, observation_fault
 from node.tasks.jsonl import JsonlTask
 from node.tasks.registry import load_tasks
 from node.tasks.reward_file import place_of
@@ -47,6 +48,7 @@ class FaultReason(StrEnum):
     OUT_OF_RANGE = "out_of_range"
     DIED = "died"  # the worker process ended while it scored this completion
     PROMPT = "prompt"  # this node's tasks have no prompt with this reference
+    OBSERVATION = "observation"  # an environment answered with what is no text, or too long
 
 
 class Setup(msgspec.Struct, tag="setup"):
@@ -73,6 +75,7 @@ class ScoringVerdict(msgspec.Struct, tag="verdict"):
     reward: float
     fault: FaultReason | None = None
     detail: str = ""
+    observation: str | None = None  # of a conversation that goes on: what is said to the model next
 
 
 def frame(message: msgspec.Struct) -> bytes:
@@ -105,6 +108,8 @@ def judged(reward: object) -> ScoringVerdict:
 def score_one(task: Task, prompt: Prompt, completion: str) -> ScoringVerdict:
     """Returns one completion's verdict. Anything that the reward function raises is a fault of this completion only."""
     try:
+        if isinstance(task, ConversationTask):
+            return _replayed(task, prompt, completion)
         rewards: Sequence[object] = task.rewards(prompt, [completion])
         if len(rewards) != 1:
             return ScoringVerdict(0.0, FaultReason.WRONG_TYPE, f"{len(rewards)} rewards for one completion")
@@ -113,6 +118,21 @@ def score_one(task: Task, prompt: Prompt, completion: str) -> ScoringVerdict:
         place = place_of(error)
         where = "" if place is None else f"{Path(place).name}: "
         return ScoringVerdict(0.0, FaultReason.RAISED, f"{where}{type(error).__name__}: {error}"[:DETAIL_CHARACTERS])
+
+
+def _replayed(task: ConversationTask, prompt: Prompt, completion: str) -> ScoringVerdict:
+    reached = task.replay(prompt.ref, actions_of(completion))
+    fault = observation_fault(task.environment, reached.observation)
+    if fault is not None:
+        return ScoringVerdict(0.0, FaultReason.OBSERVATION, fault)
+    verdict = judged(reached.reward)
+    if verdict.fault is None and not 0 <= verdict.reward <= 1:
+        return ScoringVerdict(
+            0.0, FaultReason.OUT_OF_RANGE, f"reward {verdict.reward:g} of a conversation, wanted 0 to 1"
+        )
+    if verdict.fault is not None or reached.done:
+        return verdict
+    return msgspec.structs.replace(verdict, observation=reached.observation)
 
 
 def _receive(source: BinaryIO, type_: type[msgspec.Struct]) -> msgspec.Struct | None:

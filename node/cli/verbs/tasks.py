@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import HomeOption, JsonOption, SetOption, assignments, home_of, print_answer
+from node.printable import printable_lines
 
 if TYPE_CHECKING:
-    from node.configuration import ChatMode
+    from node.configuration import ChatMode, TasksSection
+    from node.environments.conversation import ConversationTask, Exchange
     from node.policy.shown_prompt import ShownPrompt
+
+PLAYED_CHARACTERS = 10_000
 
 
 def tasks(
@@ -27,11 +31,15 @@ def tasks(
         str | None,
         typer.Option(metavar="MODEL", help="Show the prompt as this model gets it."),
     ] = None,
+    play: Annotated[bool, typer.Option("--play", help="Have the conversation yourself: a line is an action.")] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Look whether equal actions give equal conversations; exit 1 if not.")
+    ] = False,
     home: HomeOption = None,
     sets: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the tasks, show a question of one, or score an answer to it.
+    """List the tasks, show a question or conversation of one, score an answer, play, or audit.
 
     Examples:
 
@@ -48,6 +56,10 @@ def tasks(
     starling tasks gsm8k --set tasks.jsonl=gsm8k.jsonl --score "#### 42" --json
 
     starling tasks sums --set tasks.jsonl=sums.jsonl --set tasks.jsonl_reward=reward.py:close --score 41
+
+    starling tasks guess_number --seed 7 --play
+
+    starling tasks database:large --audit
     """
     from node.cli.tasks_text import judged_lines, list_lines, sample_lines
     from node.configuration import load_config
@@ -58,22 +70,70 @@ def tasks(
 
     config = load_config(home_of(home).path, os.environ, assignments(sets))
     check_generators(config.tasks)
-    if name is None or name in TASK_SETS:
+    if play or audit:
+        _play_or_audit(config.tasks, name, seed, play=play, audit=audit, as_json=as_json)
+    elif name is None or name in TASK_SETS:
         if score is not None or model is not None:
             raise typer.BadParameter("--score and --model need the name of one task", param_hint="NAME")
         listed = summaries(config.tasks, name)
-        answer: object = listed
-        lines: Iterable[str] = list_lines(listed, task_names())
+        print_answer(listed, as_json, lambda: list_lines(listed, task_names()))
     else:
         task = find_task(config.tasks, name)
         asked = sample(task, seed)
         if score is None:
             shown = None if model is None else _shown(model, config.policy.chat, asked.question)
-            answer, lines = {"sample": asked, "prompt": shown}, sample_lines(asked, shown)
+            answer: object = {"sample": asked, "prompt": shown}
+            lines: Iterable[str] = sample_lines(asked, shown)
         else:
             judged = judge(task, seed, sys.stdin.read() if score == "-" else score)
             answer, lines = {"sample": asked, "judged": judged}, judged_lines(asked, judged)
-    print_answer(answer, as_json, lambda: lines)
+        print_answer(answer, as_json, lambda: lines)
+
+
+def _play_or_audit(
+    section: TasksSection, name: str | None, seed: int, *, play: bool, audit: bool, as_json: bool
+) -> None:
+    from node.cli.tasks_text import audit_lines
+    from node.environments.audit import audit as audited
+    from node.tasks.catalogue import find_conversation
+
+    if name is None or (play and audit):
+        raise typer.BadParameter("--play and --audit, one at a time, need the name of one task", param_hint="NAME")
+    task = find_conversation(section, name)
+    if audit:
+        found = audited(task, section.scoring_seconds)
+        print_answer(found, as_json, lambda: audit_lines(found))
+        if not found.passed:
+            raise typer.Exit(1)
+        return
+    _play(task, seed, as_json=as_json)
+
+
+def _play(task: ConversationTask, seed: int, *, as_json: bool) -> None:
+    """Reads an action a line from standard input. Each is answered by playing the episode from its beginning, as in
+    training."""
+    from node.cli.tasks_text import exchange_lines
+
+    prompt, actions, played = task.prompt(task.ref(seed)), list[str](), list["Exchange"]()
+    if not as_json:
+        typer.echo(printable_lines(prompt.text, PLAYED_CHARACTERS))
+    for line in sys.stdin:
+        actions.append(line.rstrip("\n"))
+        played = task.exchanges(prompt.ref, actions)
+        if not as_json:
+            typer.echo("\n".join([*exchange_lines(played[-1])][1:]))
+        if played[-1].done or len(played) == task.environment.max_turns:
+            break
+    reward = played[-1].reward if played else 0.0
+    ended = {
+        "task": task.name,
+        "seed": prompt.ref.seed,
+        "prompt": prompt.text,
+        "conversation": played,
+        "reward": reward,
+    }
+    said = f"reward {reward:g} after {len(played)} of at most {task.environment.max_turns} turns"
+    print_answer(ended, as_json, lambda: [said])
 
 
 def _shown(model: str, chat: ChatMode, question: str) -> ShownPrompt:

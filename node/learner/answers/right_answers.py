@@ -34,6 +34,7 @@ from typing import Any, Final, Self
 import msgspec
 import numpy as np
 
+from node.engines.engine import Observed
 from node.learner.allocation.success import SuccessTracker
 from node.learner.generation.own_rollouts import Rollout
 from node.learner.objective.alignment import text_alignment
@@ -55,6 +56,11 @@ class RightAnswer:
     answer_ids: tuple[int, ...]  # in the learner's own tokens
     reward: float
     peer: str = SELF  # whose it is
+    observed: Observed = ()  # of a conversation: ``answer_ids`` are its actions
+
+    @property
+    def tokens(self) -> int:
+        return len(self.answer_ids) + sum(len(ids) for _, ids in self.observed)
 
 
 @dataclass(slots=True)
@@ -70,11 +76,11 @@ class RightAnswers:
         if len(known) > MOST_ANSWERS:
             ((most, _),) = Counter(each.peer for each in known.values()).most_common(1)
             known.pop(next(prompt for prompt, each in known.items() if each.peer == most))
-        tokens = {name: sum(len(p) + len(a.answer_ids) for p, a in each.items()) for name, each in self.classes.items()}
+        tokens = {name: sum(len(p) + a.tokens for p, a in each.items()) for name, each in self.classes.items()}
         while sum(tokens.values()) > MOST_TOKENS:
             largest = max(tokens, key=tokens.__getitem__)
             oldest = next(iter(self.classes[largest]))
-            tokens[largest] -= len(oldest) + len(self.classes[largest].pop(oldest).answer_ids)
+            tokens[largest] -= len(oldest) + self.classes[largest].pop(oldest).tokens
 
     def forget(self, peers: Collection[str]) -> None:
         """Drops the answers of ``peers``."""
@@ -104,6 +110,7 @@ def as_text(prompt: PromptIds, answer: RightAnswer, advantage: float) -> Trainin
         answer.peer,
         reward=answer.reward,
         as_text=True,
+        observed=answer.observed,
     )
     return TrainingGroup(prompt, (completion,), tokens, 1)
 
@@ -116,7 +123,8 @@ class Rehearsal(RightAnswers):
         """Takes one own group: its best answer, if that is right."""
         best = max(range(len(rewards)), key=rewards.__getitem__)
         if rewards[best] >= RIGHT:
-            answer = RightAnswer(tuple(rollout.samples[best].token_ids.tolist()), float(rewards[best]))
+            sample = rollout.samples[best]
+            answer = RightAnswer(tuple(sample.token_ids.tolist()), float(rewards[best]), observed=sample.observed)
             self.keep(rollout.prompt.ref.task, rollout.prompt_ids, answer)
 
     def drawn(

@@ -22,6 +22,7 @@ from node.configuration import DEFAULT_STORE_BYTES, Config, chosen, devices_faul
 from node.engines.backends import EngineParts, engine_of
 from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
+from node.environments.conversation import single_answers
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Event, LearnerReady, Loading
 from node.fit.fitted import FLOORS, Sizes, fitted_with, remember, remember_smaller_passes
@@ -30,7 +31,8 @@ from node.home import Home
 from node.learner.assembly.planning import planned_config
 from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.generation.generation import RewardScorer, check_prompt_room
+from node.learner.generation.generation import check_prompt_room
+from node.learner.generation.own_rollouts import RewardScorer
 from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
 from node.learner.memory.device_memory import return_freed_tensors, total_memory_bytes
@@ -231,7 +233,9 @@ def _learner(
     )
     stack.callback(publisher.close)
     client, research = SwarmClient(home.swarm_socket), config.objective.research
-    intake = RolloutIntake(client, tasks, config.learner, time.time, restored.pool_position, research=research)
+    intake = RolloutIntake(
+        client, single_answers(tasks), config.learner, time.time, restored.pool_position, research=research
+    )
     stack.callback(intake.close)
     persistence = Persistence(
         checkpoints, config, policy, optimizer, report, time.time, publisher,

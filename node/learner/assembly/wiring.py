@@ -10,12 +10,14 @@ from functools import partial
 from node.averaging.weight_averager import WeightAverager
 from node.configuration import DEFAULT_BATCH_TOKENS, Config, chosen
 from node.engines.engine import Engine
+from node.environments.conversation import most_tokens, single_answers
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Event
 from node.fit.fitted import Sizes
 from node.learner.foreign.candidates import ForeignCandidates, ForeignGroups
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.generation.generation import Generation, RewardScorer, RoundPlan, round_plan
+from node.learner.generation.generation import Generation, RoundPlan, round_plan
+from node.learner.generation.own_rollouts import RewardScorer
 from node.learner.generation.schedule import schedule_of
 from node.learner.influence.guard import Guard
 from node.learner.loop import Learner
@@ -74,7 +76,7 @@ def learner_of(
     passes = extras.passes or PassSettings(
         chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS), chosen(config.learner.recompute, False)
     )
-    longest = max(task.max_new_tokens for task in tasks.values())
+    longest = max(map(most_tokens, tasks.values()))
     steps = BatchSteps(
         config, network, optimizer, reference, extras.devices, passes,
         max_new_tokens=longest,
@@ -107,7 +109,7 @@ def learner_of(
         return trusted or config.objective.research.free_text == "copy"
 
     candidates = ForeignCandidates(
-        intake, tasks, policy.tokens, config.objective,
+        intake, single_answers(tasks), policy.tokens, config.objective,
         context=network.context,
         copies_free_text=copies_free_text,
     )  # fmt: skip

@@ -21,17 +21,18 @@ from typing import Protocol
 
 from node.configuration import LearnerSection
 from node.engines.engine import Ended, Engine, Enough, GenerationProgress, GenerationRequest, Sampling
+from node.environments.conversation import ConversationTask
 from node.fit.workload import SAMPLED_PROMPTS
 from node.learner.allocation.allocator import Allocation, allocate
+from node.learner.generation.conversations import Conversing
 from node.learner.generation.hint import Hint
-from node.learner.generation.own_rollouts import Rollout, scoring_item
+from node.learner.generation.own_rollouts import RewardScorer, Rollout, scored
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores
 from node.tasks.split import training_prompt
 from node.tasks.task import Prompt, Task
 from protocol.errors import ConfigurationError, ProtocolError
-from protocol.messages import PromptRef
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +44,6 @@ class EndedGroups(Protocol):
         """A round's groups are generated, for the first time or again."""
 
     def ended(self, rollout: Rollout) -> None: ...
-
-
-class RewardScorer(Protocol):
-    """What is used of ``node.tasks.scorer.Scorer``, by two threads at once where generation runs ahead."""
-
-    def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +123,7 @@ class Generation:
             told: dict[int, Rollout] = {}
             progress = self._advance(wave, missing, seed, halted, self._telling(wave, told, listener))
             complete = self._sort_out(wave, progress, told, waiting, tally)
+            complete = self._conversed(complete, seed, halted, tally)
             if not self.section.resample:
                 tally.rollouts += complete
                 break
@@ -219,11 +215,32 @@ class Generation:
             return None
 
         def tell(index: int, reached: GenerationProgress) -> None:
-            if wave[index].hint is None:
+            if wave[index].hint is None and not self._converses(wave[index].prompt):
                 told[index] = self._rollout(wave[index], reached)
                 listener.ended(told[index])
 
         return tell
+
+    def _converses(self, prompt: Prompt) -> bool:
+        return isinstance(self.tasks[prompt.ref.task], ConversationTask)
+
+    def _conversed(
+        self, complete: Sequence[Rollout], seed: int, halted: Callable[[], bool] | None, tally: Generated
+    ) -> list[Rollout]:
+        """Returns the groups, those of conversations with all their turns. Once ``halted`` returns true these are left
+        out: the process ends."""
+        begun = [
+            (rollout, self.tasks[rollout.prompt.ref.task].max_new_tokens)
+            for rollout in complete
+            if self._converses(rollout.prompt)
+        ]
+        if not begun:
+            return list(complete)
+        conversing = Conversing(self.engine, self.tokens, self.scorer, self.temperature, self.context)
+        whole = conversing.to_the_end(begun, seed, halted)
+        ended = dict(zip((rollout for rollout, _ in begun), whole or (), strict=False))
+        tally.tokens += sum(each.tokens - rollout.tokens for rollout, each in ended.items())
+        return [ended.get(each, each) for each in complete if each in ended or not self._converses(each.prompt)]
 
     def _rollout(self, launch: _Launch, reached: GenerationProgress) -> Rollout:
         texts = tuple(self.tokens.text_of(s.token_ids.tolist()) for s in reached.samples)
@@ -255,9 +272,8 @@ class Generation:
         return complete
 
     def _keep_informative(self, complete: Sequence[Rollout], tally: Generated) -> None:
-        scores = self.scorer.score([scoring_item(rollout.prompt.ref, rollout.texts) for rollout in complete])
         assert tally.scores is not None
-        for rollout, each in zip(complete, scores, strict=True):
+        for rollout, each in zip(complete, scored(complete, self.scorer), strict=True):
             if min(each.rewards) < max(each.rewards):
                 tally.rollouts.append(rollout)
                 tally.scores.append(each)
@@ -288,7 +304,10 @@ def round_plan(section: LearnerSection, tasks: Sequence[str], seed: str, round_n
 
 def check_prompt_room(tasks: Mapping[str, Task], tokens: TokenTable, context: int) -> None:
     """Looks at ``SAMPLED_PROMPTS`` prompts of each task, and warns of a task where some leave no room: rounds leave
-    these out. Raises ``ConfigurationError`` where none of any task fits, or a task has no question that teaches."""
+    these out. Raises ``ConfigurationError`` where none of any task fits, or a task has no question that teaches,
+    and for conversations where the chat template writes no reply."""
+    if any(isinstance(task, ConversationTask) for task in tasks.values()):
+        tokens.reply_ids("", after=tokens.eos_id)  # raises where the chat template writes no reply
     fitting = 0
     for name, task in tasks.items():
         lengths = [len(tokens.prompt_ids(training_prompt(task, seed).text)) for seed in range(SAMPLED_PROMPTS)]

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from node.engines.engine import Sample
 from node.policy.tokens import TokenTable
+from node.tasks.scorer import Scores
 from node.tasks.task import Prompt
 from protocol import limits
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, Group
 
 
+class RewardScorer(Protocol):
+    """What is used of ``node.tasks.scorer.Scorer``, by two threads at once where generation runs ahead."""
+
+    def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Rollout:
-    """One prompt with its G samples by our policy, not scored yet."""
+    """One prompt with its G samples by our policy."""
 
     prompt: Prompt
     prompt_ids: tuple[int, ...]
     samples: tuple[Sample, ...]
-    texts: tuple[bytes, ...]  # of the samples, end-of-sequence excluded
+    texts: tuple[bytes, ...]  # of the samples, end-of-sequence excluded; of conversations as people read them
+    conversed: Scores | None = None  # of conversations, which are scored while they are held; otherwise not known yet
 
     @property
     def tokens(self) -> int:
@@ -39,12 +48,23 @@ def scoring_item(ref: PromptRef, texts: Sequence[bytes]) -> tuple[PromptRef, lis
     return ref, [text.decode("utf-8", "replace") for text in texts]
 
 
+def scored(rollouts: Sequence[Rollout], scorer: RewardScorer) -> list[Scores]:
+    """Returns the scores of ``rollouts``; conversations have theirs already."""
+    answers = [rollout for rollout in rollouts if rollout.conversed is None]
+    found = dict(zip(answers, scorer.score([scoring_item(r.prompt.ref, r.texts) for r in answers]), strict=True))
+    return [rollout.conversed or found[rollout] for rollout in rollouts]
+
+
 def can_be_shared(rollout: Rollout, tokens: TokenTable) -> bool:
     """Returns whether the group is within the protocol's limit, and every token is one of the tokenizer's.
+
+    Conversations are not shared yet.
 
     A model's logits are often wider than its tokenizer. What lies beyond stands for nothing and is practically never
     sampled by a trained model, but another node's model with the same tokenizer may be narrower and has no such token.
     """
+    if rollout.conversed is not None:
+        return False
     return rollout.tokens <= limits.GROUP_TOKENS and all(tokens.knows(s.token_ids) for s in rollout.samples)
 
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engines.engine import Segment
+from node.engines.engine import Observed, Segment
 from node.learner.objective.alignment import Alignment, span_sums
 from node.policy.device import sent
 
@@ -24,7 +24,8 @@ SELF: Final = "self"  # the peer name of own completions
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingCompletion:
-    """One completion that has a gradient."""
+    """One completion that has a gradient. Its model's input is the row: of a conversation, the actions' tokens, which
+    alone are learnt, and between them what was observed."""
 
     token_ids: NDArray[np.int64]  # (T,) in the learner's tokenizer, T >= 1
     alignment: Alignment  # of these T tokens with the generator's
@@ -34,6 +35,28 @@ class TrainingCompletion:
     reward: float = 0.0
     as_text: bool = False  # without a behaviour policy: its ratio counts as 1
     segments: tuple[Segment, ...] = ()  # which versions of the policy sampled it; own completions only
+    observed: Observed = ()  # of a conversation
+
+    @property
+    def row_length(self) -> int:
+        """R, the tokens of the row."""
+        return len(self.token_ids) + sum(len(ids) for _, ids in self.observed)
+
+    @property
+    def row_ids(self) -> NDArray[np.int64]:
+        """The row (R,); its last token is the last of ``token_ids``."""
+        if not self.observed:
+            return self.token_ids
+        places = [place for place, ids in self.observed for _ in ids]
+        return np.insert(self.token_ids, places, [token_id for _, ids in self.observed for token_id in ids])
+
+    @property
+    def row_places(self) -> NDArray[np.int64]:
+        """Where in the row the tokens of ``token_ids`` stand, (T,)."""
+        places = np.arange(len(self.token_ids))
+        for place, ids in self.observed:
+            places[place:] += len(ids)
+        return places
 
     @property
     def foreign(self) -> bool:
@@ -78,7 +101,7 @@ def merged(completions: Iterable[TrainingCompletion]) -> tuple[TrainingCompletio
     found: dict[tuple[Hashable, ...], TrainingCompletion] = {}
     for each in completions:
         shape = each.alignment.span_of_token.tobytes()
-        key = each.token_ids.tobytes(), shape, each.advantage, each.reward, each.as_text, each.segments
+        key = each.token_ids.tobytes(), shape, each.advantage, each.reward, each.as_text, each.segments, each.observed
         before = found.get(key)
         found[key] = each if before is None else replace(before, count=before.count + each.count)
     return tuple(found.values())

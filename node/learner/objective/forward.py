@@ -108,7 +108,7 @@ class MicroBatch:
 
     def padded_tokens(self) -> int:
         """Returns its size as ``plan_micro_batches`` counts it."""
-        rows = len(self.completions) * max(len(each.token_ids) for each in self.completions)
+        rows = len(self.completions) * max(each.row_length for each in self.completions)
         return rows + len(self.prompts) * max(len(each) for each in self.prompts)
 
 
@@ -134,16 +134,16 @@ def plan_micro_batches(
         longest_prompt = longest_row = 0
 
     def length_order(group: TrainingGroup) -> tuple[int, int]:
-        return len(group.prompt_ids), max(len(c.token_ids) for c in group.completions)
+        return len(group.prompt_ids), max(c.row_length for c in group.completions)
 
     for group in sorted((g for g in groups if g.completions), key=length_order):
         prompt_length = len(group.prompt_ids)
         if prompts and not pads_prompts and longest_prompt != prompt_length:
             close()
         placed = False  # whether this group's prompt is in the open micro-batch
-        for completion in sorted(group.completions, key=lambda c: len(c.token_ids)):
+        for completion in sorted(group.completions, key=lambda c: c.row_length):
             prompt_tokens = (len(prompts) + (not placed)) * max(longest_prompt, prompt_length)
-            row_tokens = (len(rows) + 1) * max(longest_row, len(completion.token_ids))
+            row_tokens = (len(rows) + 1) * max(longest_row, completion.row_length)
             if rows and prompt_tokens + row_tokens > batch_tokens:
                 close()
                 placed = False
@@ -152,7 +152,7 @@ def plan_micro_batches(
                 longest_prompt = max(longest_prompt, prompt_length)
                 placed = True
             rows.append((len(prompts) - 1, completion))
-            longest_row = max(longest_row, len(completion.token_ids))
+            longest_row = max(longest_row, completion.row_length)
     close()
     return micro_batches
 
@@ -191,7 +191,8 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
     starts = np.cumsum([0, *(len(c.token_ids) for c in micro_batch.completions)])
     places, hidden = list[NDArray[np.int64]](), list[Tensor]()
     for rows in _row_batches(micro_batch):
-        answers = [micro_batch.completions[row].token_ids for row in rows]
+        answers = [micro_batch.completions[row].row_ids for row in rows]
+        learnt = [micro_batch.completions[row].row_places for row in rows]
         prompt_of = sent(torch.tensor([micro_batch.prompt_of[row] for row in rows]), device)  # (B,)
         width = max(map(len, answers))
         states = last_hidden[prompt_of][:, None]  # (B, 1, D)
@@ -208,10 +209,10 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
             later = _run_on_prompts(network, passes, cache, ids, before)  # (B, T-1, D)
             states = torch.cat([states, later], dim=1)  # (B, T, D)
             del later
-        real = np.concatenate([row * width + np.arange(len(answer)) for row, answer in enumerate(answers)])
-        places.extend(starts[row] + np.arange(len(answer)) for row, answer in zip(rows, answers, strict=True))
+        real = np.concatenate([row * width + of_row for row, of_row in enumerate(learnt)])
+        places.extend(starts[row] + np.arange(len(of_row)) for row, of_row in zip(rows, learnt, strict=True))
         hidden.append(states.flatten(0, 1).index_select(0, sent(torch.from_numpy(real), device)))
-    if micro_batch.in_step and max(len(c.token_ids) for c in micro_batch.completions) == 1:
+    if micro_batch.in_step and max(c.row_length for c in micro_batch.completions) == 1:
         first = sent(prompt_ids[:1, :1], device)
         hidden[-1] = hidden[-1] + 0 * _run(network, passes, PassCache(), input_ids=first).sum()
     targets = sent(torch.from_numpy(np.concatenate([c.token_ids for c in micro_batch.completions])), device)
@@ -224,7 +225,7 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
 def _row_batches(micro_batch: MicroBatch) -> list[list[int]]:
     """Returns which completions run at once, those of a prompt side by side. In step with other devices all do: each
     call gathers every weight."""
-    lengths = [len(c.token_ids) for c in micro_batch.completions]
+    lengths = [c.row_length for c in micro_batch.completions]
     batches = [list(range(len(lengths)))] if micro_batch.in_step else rows_by_length(lengths)
     return [sorted(rows, key=micro_batch.prompt_of.__getitem__) for rows in batches]
 

@@ -67,6 +67,7 @@ def own_training_group(
             SELF,
             reward=float(reward),
             segments=sample.segments,
+            observed=sample.observed,
         )
         for sample, reward, advantage in zip(rollout.samples, rewards, advantages, strict=True)
         if (advantage != 0 or section.kl_weight > 0) and len(sample.token_ids) > 0

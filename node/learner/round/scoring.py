@@ -8,9 +8,16 @@ from dataclasses import dataclass, replace
 
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.generation.generation import Generated, RewardScorer
+from node.learner.generation.generation import Generated
 from node.learner.generation.hint import Hint
-from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of, scoring_item, worth_sharing
+from node.learner.generation.own_rollouts import (
+    RewardScorer,
+    Rollout,
+    can_be_shared,
+    group_of,
+    scoring_item,
+    worth_sharing,
+)
 from node.learner.round.record import RoundRecord
 from node.learner.steps.early_learning import EarlyLearning
 from node.policy.policy import Policy
@@ -52,6 +59,7 @@ class RoundScoring:
         known = dict(self._early.scores)
         if generated.scores is not None:
             known |= zip(generated.rollouts, generated.scores, strict=True)
+        known |= {rollout: rollout.conversed for rollout in own if rollout.conversed is not None}
         missing = [rollout for rollout in own if rollout not in known]
         hinted = [rollout for rollout, _ in generated.hinted]
         items = [scoring_item(rollout.prompt.ref, rollout.texts) for rollout in (*missing, *hinted)]

@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from node.configuration import ObjectiveSection
-from node.learner.generation.generation import RewardScorer
-from node.learner.generation.own_rollouts import Rollout, scoring_item
+from node.learner.generation.own_rollouts import RewardScorer, Rollout, scoring_item
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.training_groups import own_training_group

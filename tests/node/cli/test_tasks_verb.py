@@ -14,6 +14,7 @@ import pytest
 
 import node
 from node.cli import main as cli
+from node.environments.built_in.all import CONVERSATIONS
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.reasoning_sets import REASONING_TASKS, SAPO_TASKS
 
@@ -48,12 +49,33 @@ def test_the_list_has_every_task_with_an_example_and_marks_what_is_configured(ta
     code, shown, _ = tasks()
     lines = shown.splitlines()
     assert code == 0
-    assert [line[:1] for line in lines].index("") == 1 + len(DEFAULT_TASKS) + len(REASONING_TASKS)
+    assert [line[:1] for line in lines].index("") == 1 + len(DEFAULT_TASKS) + len(REASONING_TASKS) + len(CONVERSATIONS)
     for task in DEFAULT_TASKS:
         assert any(line.startswith(f"* {task.name} ") for line in lines)
     for worded in REASONING_TASKS:
         assert any(line.startswith(f"  {worded.name} ") and f" {worded.max_new_tokens} " in line for line in lines)
     assert max(map(len, lines)) < 130
+
+
+def test_a_conversation_is_shown_as_one_that_goes_well(tasks: Run) -> None:
+    code, shown, _ = tasks("guess_number", "--seed", "5", "--json")
+    sample = json.loads(shown)["sample"]
+    assert code == 0
+    assert (sample["conversation"][-1]["done"], sample["conversation"][-1]["reward"]) == (True, 1.0)
+    assert "> " + sample["conversation"][0]["action"] in tasks("guess_number", "--seed", "5")[1].splitlines()
+
+
+def test_a_person_plays_until_the_end_of_input(tasks: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("x\n1\n"))
+    code, shown, _ = tasks("guess_number", "--play", "--json")
+    played = json.loads(shown)
+    assert code == 0
+    assert ([each["action"] for each in played["conversation"]], played["reward"]) == (["x", "1"], 0.0)
+
+
+@pytest.mark.parametrize("option", ["--play", "--audit"])
+def test_a_question_with_one_answer_is_not_played_or_audited(tasks: Run, option: str) -> None:
+    assert tasks(DEFAULT_TASKS[0].name, option)[0] != 0
 
 
 def test_a_set_is_listed_alone_and_as_json(tasks: Run) -> None:

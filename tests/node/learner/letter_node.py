@@ -25,6 +25,7 @@ from node.configuration import (
 )
 from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
+from node.environments.conversation import single_answers
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import (
     Event,
@@ -42,7 +43,7 @@ from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores
 from node.tasks.scorer import ScoringFault as ScoringFault
 from node.tasks.task import Prompt, Task, check_ref
-from node.tasks.worker import FaultReason
+from node.tasks.worker import FaultReason, score_one
 from protocol.errors import UnreachableError
 from protocol.messages import Heartbeat, PromptRef
 from protocol.rollouts import Completion, FinishReason, Group, advert_of, encode_group
@@ -86,9 +87,10 @@ class HereScorer:
 
     def _score(self, ref: PromptRef, texts: Sequence[str]) -> Scores:
         task = self._tasks[ref.task]
-        rewards = task.rewards(task.prompt(ref), texts)
+        verdicts = [score_one(task, task.prompt(ref), text) for text in texts]
         faults = tuple(ScoringFault(FaultReason.TIMEOUT, "slow") if self._fails(text) else None for text in texts)
-        return Scores(tuple(0.0 if f else r for r, f in zip(rewards, faults, strict=True)), faults)
+        rewards = tuple(0.0 if f else v.reward for v, f in zip(verdicts, faults, strict=True))
+        return Scores(rewards, faults, tuple(v.observation for v in verdicts))
 
 
 def character_tokens() -> TokenTable:
@@ -234,9 +236,11 @@ class Node:
         folder: Path | None = None,
         trusting: bool = True,
         around: Callable[[TorchEngine], Engine] = lambda engine: engine,
+        known: Mapping[str, Task] | None = None,
     ) -> None:
-        """``around`` returns the engine that the learner gets, made from its own. ``trusting``: peers have full
-        influence from their first group on, as members of a private cluster do."""
+        """``known``: what it trains on, by default ``tasks()``. ``around`` returns the engine that the learner gets,
+        made from its own. ``trusting``: peers have full influence from their first group on, as members of a private
+        cluster do."""
         section = learner or LearnerSection(own_groups=4, completions=4, foreign_groups=4, learning_rate=1e-2)
         checkpoint = CheckpointSection(every_rounds=2)
         self.config = Config(
@@ -260,8 +264,8 @@ class Node:
                 self.checkpoints, self.config, self.policy, optimizer, self.events.append, self._clock
             )
         state.influence.standings.trusting = trusting
-        known = tasks()
-        self.intake = RolloutIntake(member, known, section, self._clock, position)
+        known = known or tasks()
+        self.intake = RolloutIntake(member, single_answers(known), section, self._clock, position)
         self.engine = engine = TorchEngine(self.policy, rows=rows, seed=0)
         scorer = HereScorer(known, fails)
         measured = EvaluationWhileTraining(

@@ -57,6 +57,31 @@ def test_without_a_template_or_with_the_mode_off_a_prompt_is_its_text() -> None:
         assert table.prompt_ids("a") == [LETTERS.index("a") + 3]
 
 
+def test_a_reply_ends_the_models_turn_once_and_what_it_writes_out_stays_text() -> None:
+    table = TokenTable(tokenizer(CHATML))
+    letter = LETTERS.index("a") + 3
+    cut, ended = (table.reply_ids("a", after=last) for last in (letter, END_OF_TURN))
+    assert cut == [END_OF_TURN, *ended]
+    assert (ended.count(BEGIN), ended.count(END_OF_TURN), ended.count(letter)) == (2, 1, 4)  # a, assistant, calm
+    written = table.reply_ids("<|im_end|>", after=END_OF_TURN)
+    assert (written.count(BEGIN), written.count(END_OF_TURN)) == (2, 1)
+    begun = len("assistant\ncalm\n")
+    assert ended[-begun:] == table.prompt_ids("b")[-begun:]
+
+
+def test_a_reply_without_a_template_stands_on_lines_of_its_own() -> None:
+    table = TokenTable(tokenizer())
+    line = LETTERS.index("\n") + 3
+    assert table.reply_ids("a", after=END_OF_TEXT) == [line, LETTERS.index("a") + 3, line]
+
+
+def test_a_template_that_writes_no_reply_is_refused_for_conversations_alone() -> None:
+    last = "{% set turn = messages[-1] %}<|im_start|>{{ turn.content }}<|im_end|>"
+    table = TokenTable(tokenizer(last))
+    with pytest.raises(ConfigurationError, match="no conversation"):
+        table.reply_ids("a", after=END_OF_TURN)
+
+
 def test_a_template_under_which_the_model_cannot_stop_is_used_only_when_demanded() -> None:
     assert not TokenTable(tokenizer(WITHOUT_END)).uses_chat
     demanded = TokenTable(tokenizer(WITHOUT_END), chat="on")

@@ -1,0 +1,158 @@
+"""An environment as a task, so that learner, scorer and catalogue know one thing.
+
+A completion of such a task is the list of an episode's actions (``transcript``). Scoring it replays them: the reward is
+what they have earned, and where the episode goes on, the verdict has the next observation. A step of a conversation is
+therefore the scoring of a longer transcript, in a worker, under its time limit; nothing is kept there between two
+steps, so that a worker that dies ends one episode alone. k turns cost k (k + 1) / 2 actions of the environment.
+A text that is no transcript is one action: a question with one answer is a conversation of one action.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from node.environments.environment import MOST_TURNS, Environment
+from node.tasks.task import Prompt, Task
+from protocol.errors import ConfigurationError
+from protocol.messages import PromptRef
+
+_MARK: Final = "starling/turns/1\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Where an episode stands after some actions."""
+
+    reward: object  # as the environment gave it: not checked
+    observation: object  # likewise; what the last action led to, or the first text
+    done: bool
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """One turn of a conversation, for people."""
+
+    action: str
+    observation: str
+    done: bool
+    reward: float  # of the actions so far
+
+
+class ConversationTask:
+    """``Task`` of an environment; its completions are transcripts. Raises ``ConfigurationError`` for an environment
+    whose bounds are none."""
+
+    def __init__(self, environment: Environment) -> None:
+        if not 1 <= environment.max_turns <= MOST_TURNS:
+            raise ConfigurationError(
+                f"environment {environment.name!r} has max_turns {environment.max_turns}, wanted 1 to {MOST_TURNS}"
+            )
+        for bound in ("max_new_tokens", "max_observation_bytes"):
+            if getattr(environment, bound) < 1:
+                raise ConfigurationError(f"environment {environment.name!r} has {bound} below 1")
+        self.environment: Final = environment
+
+    @property
+    def name(self) -> str:
+        return self.environment.name
+
+    @property
+    def version(self) -> int:
+        return self.environment.version
+
+    @property
+    def config_hash(self) -> bytes:
+        return self.environment.config_hash
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Of one action."""
+        return self.environment.max_new_tokens
+
+    def ref(self, seed: int) -> PromptRef:
+        return self.environment.ref(seed)
+
+    def prompt(self, ref: PromptRef) -> Prompt:
+        """Raises ``ConfigurationError`` for a first observation beyond the environment's own bound."""
+        text = self.environment.begin(ref).observation()
+        fault = observation_fault(self.environment, text)
+        if fault is not None:
+            raise ConfigurationError(f"environment {self.name!r}, seed {ref.seed}: {fault}")
+        return Prompt(ref, text, None, {})
+
+    def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
+        return [self.replay(prompt.ref, actions_of(each)).reward for each in completions]  # type: ignore[misc]
+
+    def replay(self, ref: PromptRef, actions: Sequence[str]) -> Replayed:
+        """Returns where the episode of ``ref`` stands after ``actions``, of which those after its end, or beyond
+        ``max_turns``, are not taken. Raises whatever the environment raises."""
+        episode = self.environment.begin(ref)
+        observation, done = episode.observation(), False
+        for action in actions[: self.environment.max_turns]:
+            turn = episode.act(action)
+            observation, done = turn.observation, bool(turn.done)
+            if done:
+                break
+        return Replayed(episode.reward(), observation, done or len(actions) >= self.environment.max_turns)
+
+    def exchanges(self, ref: PromptRef, actions: Sequence[str]) -> list[Exchange]:
+        """Returns the actions as far as they are taken, each with what follows it. Raises whatever the environment
+        raises."""
+        episode, found = self.environment.begin(ref), list[Exchange]()
+        for action in actions[: self.environment.max_turns]:
+            turn = episode.act(action)
+            found.append(Exchange(action, turn.observation, bool(turn.done), float(episode.reward())))
+            if turn.done:
+                break
+        return found
+
+    def example(self, seed: int) -> list[str] | None:
+        """Returns actions that go well in the episode of ``seed``; None where the environment knows none."""
+        example = getattr(self.environment, "example", None)
+        return None if example is None else list(example(self.environment.ref(seed)))
+
+
+def observation_fault(environment: Environment, observation: object) -> str | None:
+    """Returns why ``observation`` is none, or None."""
+    if not isinstance(observation, str):
+        return f"an observation of type {type(observation).__name__}, wanted text"
+    try:
+        size = len(observation.encode())
+    except UnicodeEncodeError as error:
+        return f"an observation that is not Unicode: {error.reason}"
+    if size > environment.max_observation_bytes:
+        return f"an observation of {size} bytes, max_observation_bytes is {environment.max_observation_bytes}"
+    return None
+
+
+def transcript(actions: Sequence[str]) -> str:
+    return _MARK + json.dumps(list(actions))
+
+
+def actions_of(text: str) -> list[str]:
+    """Returns the actions of a transcript, or ``text`` itself as the only one."""
+    if not text.startswith(_MARK):
+        return [text]
+    return [str(action) for action in json.loads(text.removeprefix(_MARK))]
+
+
+def most_tokens(task: Task) -> int:
+    """Returns how many tokens an answer may have, of a conversation the actions of all turns together."""
+    turns = task.environment.max_turns if isinstance(task, ConversationTask) else 1
+    return turns * task.max_new_tokens
+
+
+def most_observed_bytes(task: Task) -> int:
+    """Returns how many bytes the observations after the first one may have together."""
+    if not isinstance(task, ConversationTask):
+        return 0
+    return (task.environment.max_turns - 1) * task.environment.max_observation_bytes
+
+
+def single_answers(tasks: Mapping[str, Task]) -> dict[str, Task]:
+    """Returns the tasks of which groups go to other nodes and come from them: conversations are not shared yet."""
+    return {name: task for name, task in tasks.items() if not isinstance(task, ConversationTask)}

@@ -1,0 +1,177 @@
+"""Does a small model learn conversations alone? A walk on the smallest grid, by the node's own learner.
+
+    python -m scripts.experiments.turns [--rounds 40] [--seed 0] [--json]
+
+A model of characters is first taught the form alone: it imitates a walker who takes any of the open steps. Then a
+learner trains it as ``starling up`` does, with scoring workers and checkpoints, and no peer. Success is the mean reward
+of held-out episodes, before, between and after: the length of a shortest way as a part of the steps taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from node.configuration import Config
+from node.engines.torch import TorchEngine
+from node.environments.conversation import ConversationTask
+from node.evaluation.evaluation import mean_rewards
+from node.learner.assembly.loading import assembled
+from node.learner.loop import Learner
+from node.learner.objective.forward import Network
+from node.tasks.registry import BUILT_IN_TASKS
+from node.tasks.scorer import Scorer
+from node.tasks.split import Part, held_out_prompts, training_prompt
+from scripts.build_models import IGNORED, padded
+from scripts.experiments.models import LEARNING_RATE, MODELS_FOLDER, SHAPE, character_tokenizer, network
+
+GAME: Final = "grid:tiny"
+ALPHABET: Final = "0123456789 nswe?\n"
+CONTEXT: Final = 160
+TEACHING_EPISODES: Final = 2000
+TEACHING_STEPS: Final = 200
+TEACHING_BATCH: Final = 32
+EPISODES: Final = 200
+MEASURED_TIMES: Final = 4
+SEEDS: Final = 1 << 32
+LEARNING: Final = {"foreign_groups": 0, "completions": 8, "learning_rate": 2e-3}
+
+
+def aimless_walk(task: ConversationTask, draws: Random) -> tuple[str, list[tuple[str, str]]]:
+    """Returns the first text of a training episode, and each step with what stands before it."""
+    prompt = training_prompt(task, draws.randrange(SEEDS))
+    episode, seen, before = task.environment.begin(prompt.ref), prompt.text, ""
+    turns: list[tuple[str, str]] = []
+    for _ in range(task.environment.max_turns):
+        step = draws.choice(seen.split()[-1])  # one of the open ones
+        turns.append((before, step))
+        turn = episode.act(step)
+        if turn.done:
+            break
+        seen, before = turn.observation, f"\n{turn.observation}\n"
+    return prompt.text, turns
+
+
+def taught_model(seed: int) -> Path:
+    """Returns the folder of the model that knows the form of the game, after making it where it is missing."""
+    task = BUILT_IN_TASKS[GAME]
+    assert isinstance(task, ConversationTask)
+    shape = {**SHAPE, "max_position_embeddings": CONTEXT}
+    teaching = [TEACHING_EPISODES, TEACHING_STEPS, TEACHING_BATCH, LEARNING_RATE]
+    recipe = [seed, GAME, task.config_hash.hex(), ALPHABET, teaching, shape]
+    folder = MODELS_FOLDER / f"turns-{hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:12]}"
+    if (folder / "tokenizer.json").is_file():
+        return folder
+    torch.manual_seed(seed)
+    draws, tokenizer = Random(seed), character_tokenizer(ALPHABET)
+    model = network(tokenizer, shape)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+    encode = partial(tokenizer.encode, add_special_tokens=False)
+    walks = [aimless_walk(task, draws) for _ in range(TEACHING_EPISODES)]
+    for step in range(TEACHING_STEPS):
+        rows, labels = list[list[int]](), list[list[int]]()
+        for text, turns in draws.sample(walks, TEACHING_BATCH):
+            row = tokenizer.encode(text)
+            label = [IGNORED] * len(row)
+            for heard, guess in turns:
+                action = [*encode(guess), tokenizer.eos_token_id]
+                row += [*encode(heard), *action]
+                label += [IGNORED] * len(encode(heard)) + action
+            rows.append(row)
+            labels.append(label)
+        wanted = padded(labels, IGNORED, left=False)
+        logits = model(padded(rows, tokenizer.pad_token_id, left=False)).logits
+        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), wanted[:, 1:].flatten())
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min(1.0, step / 30, 4 * (1 - step / TEACHING_STEPS))
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch
+        optimizer.step()
+    shutil.rmtree(folder, ignore_errors=True)
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
+    model.eval().save_pretrained(folder)  # type: ignore[no-untyped-call]  # transformers
+    tokenizer.save_pretrained(folder)  # last: it marks a complete model
+    return folder
+
+
+def success(learner: Learner, scorer: Scorer, temperature: float) -> float:
+    """Returns the mean reward of ``EPISODES`` held-out episodes."""
+    tasks, policy = {GAME: BUILT_IN_TASKS[GAME]}, learner.policy
+    return mean_rewards(
+        policy.tokens, TorchEngine(policy, rows=EPISODES, seed=0), scorer, tasks,
+        held_out_prompts(tasks, Part.TEST, EPISODES),
+        samples=1, temperature=temperature, seed=0, context=Network.of(policy.model).context,
+    )[GAME]  # fmt: skip
+
+
+def trained(model: Path, rounds: int, seed: int) -> list[dict[str, Any]]:
+    """Returns success and processor seconds after 0, …, ``rounds`` rounds."""
+    config = Config.model_validate(
+        {
+            "name": "turns",
+            "seed": seed,
+            "policy": {"model": str(model), "device": "cpu", "dtype": "float32"},
+            "tasks": {"names": [GAME]},
+            "swarm": {"lan_discovery": False},
+            "learner": LEARNING,
+            "evaluation": {"every_rounds": 0},
+        }
+    )
+    measured = []
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        scorer = stack.enter_context(Scorer(config.tasks))
+        learner = stack.enter_context(assembled(home, config, scorer, lambda event: None, time.monotonic()))
+        due = {round(rounds * part / MEASURED_TIMES) for part in range(MEASURED_TIMES + 1)}
+        used = 0.0
+        for number in range(rounds + 1):
+            if number in due:
+                sampled, greedy = (success(learner, scorer, temperature) for temperature in (1.0, 0.0))
+                row = {"round": number, "sampled": sampled, "greedy": greedy, "cpu_seconds": round(used, 1)}
+                measured.append(row)
+                print(f"round {number:3}: sampled {sampled:.2f}, greedy {greedy:.2f}", file=sys.stderr, flush=True)
+            began = time.process_time()
+            if number < rounds:
+                learner.round()
+            used += time.process_time() - began
+        learner.close()
+    return measured
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    began = time.process_time()
+    measured = trained(taught_model(options.seed), options.rounds, options.seed)
+    before, after = measured[0], measured[-1]
+    error = math.sqrt(0.25 / EPISODES)
+    if options.json:
+        print(json.dumps({"game": GAME, "episodes": EPISODES, "measured": measured}))
+        return
+    print(f"{GAME}, {EPISODES} held-out episodes, standard error at most {error:.3f}")
+    print(f"before {before['sampled']:.3f} (greedy {before['greedy']:.3f})")
+    print(f"after {options.rounds} rounds {after['sampled']:.3f} (greedy {after['greedy']:.3f})")
+    print(f"{time.process_time() - began:.0f} s of this process, {after['cpu_seconds']:.0f} s of them in rounds")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""Conversations in a learner's round: tiny random models on letters, the real engine, rewards by replay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from node.configuration import EvaluationSection, LearnerSection, ObjectiveSection
+from node.engines.engine import GenerationRequest, Sample, Sampling, Segment
+from node.engines.torch import TorchEngine
+from node.environments.conversation import ConversationTask
+from node.events import Evaluated, Samples
+from node.learner.answers.right_answers import Rehearsal
+from node.learner.generation.conversations import Conversing
+from node.learner.generation.generation import Generation, RoundPlan, round_plan
+from node.learner.generation.own_rollouts import Rollout, can_be_shared
+from node.learner.objective.advantages import AdvantageRule
+from node.learner.objective.batch import TrainingCompletion
+from node.learner.objective.forward import MicroBatch, Network, completion_logps
+from node.learner.objective.training_groups import own_training_group
+from node.tasks.scorer import Scores
+from node.tasks.task import Prompt, Task
+from protocol.rollouts import FinishReason
+from tests.node.learner.letter_environment import FindLetter
+from tests.node.learner.letter_node import HereScorer, LetterTask, Node, policy
+
+KNOWN: dict[str, Task] = {"find": ConversationTask(FindLetter()), "first": LetterTask("first")}
+SECTION = LearnerSection(own_groups=6, completions=4, foreign_groups=4, learning_rate=1e-2)
+
+
+def generation(section: LearnerSection = SECTION, known: dict[str, Task] = KNOWN, context: int = 32) -> Generation:
+    own = policy()
+    engine = TorchEngine(own, rows=16, seed=0)
+    return Generation(engine, known, own.tokens, HereScorer(known), section, temperature=1.0, context=context)
+
+
+def plan(section: LearnerSection = SECTION, known: dict[str, Task] = KNOWN) -> RoundPlan:
+    return round_plan(section, list(known), "seed", 0)
+
+
+def conversations(found: list[Rollout]) -> list[Rollout]:
+    return [rollout for rollout in found if rollout.prompt.ref.task == "find"]
+
+
+def test_ids_that_are_trained_on_are_those_sampled_and_observations_stand_between() -> None:
+    made = generation()
+    replies = {tuple(made.tokens.reply_ids(text, after=1)) for text in "ef"}
+    requested: list[tuple[int, ...]] = []
+    sampled: list[tuple[int, ...]] = []
+    advance = made.engine.advance
+
+    def noted(requests: Any, *rest: Any) -> Any:
+        reached = advance(requests, *rest)
+        for request, each in zip(requests, reached, strict=True):
+            requested.extend([tuple(request.prompt_ids)] * len(each.samples))
+            sampled.extend(tuple(sample.token_ids.tolist()) for sample in each.samples)
+        return reached
+
+    made.engine.advance = noted  # type: ignore[method-assign, assignment]
+    rollouts = conversations(made.run(plan(), ()).rollouts)
+    several = 0
+    for rollout in rollouts:
+        group = own_training_group(
+            rollout, list(range(len(rollout.samples))), ObjectiveSection(), AdvantageRule("group")
+        )
+        rows = {c.row_ids.tobytes(): c for c in group.completions}
+        for sample in rollout.samples:
+            row = [*rollout.prompt_ids]
+            begin = 0
+            for place, ids in (*sample.observed, (len(sample.token_ids), ())):
+                action = tuple(sample.token_ids[begin:place].tolist())
+                index = requested.index(tuple(row))
+                while sampled[index] != action:
+                    index = requested.index(tuple(row), index + 1)
+                row += [*action, *ids]
+                begin = place
+            several += bool(sample.observed)
+            completion = rows[np.array(row[len(rollout.prompt_ids) :]).tobytes()]
+            assert completion.token_ids.tolist() == sample.token_ids.tolist()
+            assert completion.row_ids[completion.row_places].tolist() == sample.token_ids.tolist()
+            assert all(ids in replies for _, ids in sample.observed)
+    assert several > 0
+
+
+def test_log_probabilities_of_the_row_are_those_under_which_the_engine_sampled() -> None:
+    own = policy()
+    made = generation()
+    (rollout, *_) = conversations(made.run(plan(), ()).rollouts)
+    group = own_training_group(rollout, [0.0, 1.0, 2.0, 3.0], ObjectiveSection(), AdvantageRule("group"))
+    network = Network.of(own.model, own.tokens.vocabulary)
+    batch = MicroBatch((group.prompt_ids,), (0,) * len(group.completions), group.completions)
+    with torch.no_grad():
+        logps, _ = completion_logps(network, batch)
+    behaviour = np.concatenate([each.alignment.behaviour_logps for each in group.completions])
+    np.testing.assert_allclose(logps.numpy(), behaviour, atol=1e-4)
+
+
+def test_equal_plans_give_equal_conversations_and_their_tokens_are_counted() -> None:
+    first, again = (generation().run(plan(), ()) for _ in range(2))
+    assert [rollout.texts for rollout in first.rollouts] == [rollout.texts for rollout in again.rollouts]
+    assert first.tokens == sum(rollout.tokens for rollout in first.rollouts)
+    assert all(rollout.conversed is not None for rollout in conversations(first.rollouts))
+
+
+def test_conversation_ends_where_the_context_has_no_room_for_another_action() -> None:
+    made = generation(context=12)
+    found = conversations(made.run(plan(), ()).rollouts)
+    for rollout in found:
+        for sample in rollout.samples:
+            row = sum(len(ids) for _, ids in sample.observed) + len(sample.token_ids)
+            assert len(rollout.prompt_ids) + row <= 12
+
+
+def test_conversations_are_left_out_once_generation_is_halted_and_answers_are_kept() -> None:
+    calls = iter([False] * 6 + [True] * 1000)
+    found = generation().run(plan(), (), halted=lambda: next(calls))
+    assert all(rollout.conversed is not None or rollout.prompt.ref.task == "first" for rollout in found.rollouts)
+
+
+@pytest.mark.parametrize("changes", [{"resample": 2}, {"overprovision": 0.5}], ids=["resample", "overprovision"])
+def test_prompts_are_replaced_and_interrupted_as_for_single_answers(changes: dict[str, Any]) -> None:
+    section = SECTION.model_copy(update=changes)
+    found = generation(section).run(plan(section), ())
+    assert found.rollouts
+    assert all(rollout.conversed is not None for rollout in conversations(found.rollouts))
+
+
+def test_round_learns_from_conversations_measures_them_and_shares_none() -> None:
+    node = Node("alone", known=KNOWN, learner=SECTION, evaluation=EvaluationSection(every_rounds=2, prompts=4))
+    done = [node.round() for _ in range(2)]
+    assert all(0 < each.reward_by_task["find"] < 1 for each in done)
+    assert done[0].engine_gap is not None
+    assert done[0].engine_gap < 1e-5
+    assert done[1].policy_version == 2
+    assert sum("find" in each.reward_by_task for each in node.events if isinstance(each, Evaluated)) == 1
+    assert any(isinstance(each, Samples) for each in node.events)
+    assert node.faults() == []
+
+
+def test_conversation_cannot_be_shared_and_is_remembered_with_what_was_observed() -> None:
+    tokens = policy().tokens
+    sample = Sample(
+        np.array([2, 3, 4]),
+        np.zeros(3, np.float32),
+        FinishReason.STOP,
+        (Segment(0, 3),),
+        ((2, (7, 8)),),
+    )
+    prompt = Prompt(KNOWN["find"].ref(0), "abc>", None, {})
+    rollout = Rollout(prompt, (5, 6), (sample,), (b"> ab",), Scores((1.0,), (None,)))
+    assert not can_be_shared(rollout, tokens)
+    assert can_be_shared(replace(rollout, conversed=None), tokens)
+    memory = Rehearsal()
+    memory.remember(rollout, [1.0])
+    restored = Rehearsal.restored(memory.snapshot())
+    assert restored.classes["find"][5, 6].observed == sample.observed
+    assert restored.classes["find"][5, 6].tokens == 5
+
+
+def test_row_has_observations_in_their_places() -> None:
+    alignment: Any = None
+    completion = TrainingCompletion(np.array([1, 2, 3]), alignment, 1.0, "self", observed=((1, (7, 8)), (2, (9,))))
+    assert completion.row_ids.tolist() == [1, 7, 8, 2, 9, 3]
+    assert completion.row_places.tolist() == [0, 3, 5]
+    assert completion.row_length == 6
+
+
+def test_environment_that_fails_costs_its_episode_alone() -> None:
+    own = policy()
+    engine = TorchEngine(own, rows=16, seed=0)
+    scorer = HereScorer(KNOWN, fails=lambda text: '"a' in text)
+    task = KNOWN["find"]
+    prompt = task.prompt(task.ref(1))
+    ids = tuple(own.tokens.prompt_ids(prompt.text))
+    requests = generation().engine.generate([_request(ids)], Sampling(1.0, 3))
+    begun = Rollout(prompt, ids, tuple(requests[0]), ())
+    found = Conversing(engine, own.tokens, scorer, 1.0, 32).to_the_end([(begun, 2)], 5)
+    assert found is not None
+    scores = found[0].conversed
+    assert scores is not None
+    failed = [fault is not None for fault in scores.faults]
+    assert any(failed)
+    assert not all(failed)
+
+
+def _request(ids: tuple[int, ...]) -> GenerationRequest:
+    return GenerationRequest(ids, 16, 2)
