@@ -47,4 +47,6 @@ def commands(page: str) -> list[tuple[str, str, str]]:
 def test_every_block_of_the_page_names_its_machine_up_to_the_chapters_on_other_ways_to_install() -> None:
     story = PAGE.read_text().partition("## When it does not let you in")[0]
     unmarked = [block for block in re.findall(r"```sh\n((?:.+\n)+?)```", story) if "# on the " not in block]
-    assert [block.partition(" ")[0] for block in unmarked] == ["cat"]  # a copy of the owner's key
+    said = [" ".join(block.split()[:2]) for block in unmarked]
+    key = "cat ~/.local/share/starling/cluster/owner.key"
+    assert said == ["starling invite", "starling up", key], "a code between two people, a copy of the owner's key"
