@@ -112,9 +112,9 @@ async def top_as_svg(home: Home) -> str:
     watch = Watch(home, Seen(await asyncio.to_thread(ask_status, home), time.time()), time.time)
     async with Top(watch).run_test(size=TERMINAL) as pilot:
         deadline_seconds = time.monotonic() + WAIT_SECONDS
-        while watch.seen.history is None:
+        while watch.seen.gains is None:
             if time.monotonic() > deadline_seconds:
-                raise SystemExit(f"the node did not answer with its history in {WAIT_SECONDS:g} s")
+                raise SystemExit(f"the node did not answer with what it learnt in {WAIT_SECONDS:g} s")
             await pilot.pause(0.05)
         await pilot.pause(0.3)
         return terminal_svg(pilot)
