@@ -21,6 +21,7 @@ EXAMPLE_CHARACTERS = 48
 LINE_CHARACTERS = 400
 LIST_COLUMNS = 118
 SHOWN_LINES = 40
+NOT_SHARED = "A node trains on its own conversations. They are not shared with other nodes yet."
 
 
 def list_lines(tasks: Sequence[TaskSummary], plugins: Sequence[str]) -> Iterator[str]:
@@ -68,7 +69,7 @@ def sample_lines(sample: TaskSample, shown: ShownPrompt | None) -> Iterator[str]
         if sample.conversation:
             yield f"reward {sample.conversation[-1].reward:g}"
         yield f"Play it: starling tasks {printable(sample.task)} --play"
-        yield "A node trains on its own conversations. They are not shared with other nodes yet."
+        yield NOT_SHARED
     if sample.parameters is not None:
         yield ""
         yield "Its parameters, for node.toml; those that are left out are the library's:"
@@ -95,7 +96,7 @@ def audit_lines(audit: Audit) -> Iterator[str]:
             yield f"… and {len(found) - MOST_SHOWN} more"
     if audit.passed:
         yield "passed: equal actions gave equal observations and rewards"
-        yield "A node trains on its own conversations. They are not shared with other nodes yet."
+        yield NOT_SHARED
     else:
         yield "not passed: an episode may depend on its reference and the actions alone (docs/environments.md)"
 

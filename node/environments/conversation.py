@@ -10,13 +10,13 @@ A text that is no transcript is one action: a question with one answer is a conv
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from node.environments.environment import MOST_TURNS, Environment
+from node.environments.environment import MOST_TURNS, Environment, Episode, Turn
 from node.tasks.task import Prompt, Task
 from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
@@ -92,23 +92,26 @@ class ConversationTask:
         ``max_turns``, are not taken. Raises whatever the environment raises."""
         episode = self.environment.begin(ref)
         observation, done = episode.observation(), False
-        for action in actions[: self.environment.max_turns]:
-            turn = episode.act(action)
+        for _, turn in self._turns(episode, actions):
             observation, done = turn.observation, bool(turn.done)
-            if done:
-                break
         return Replayed(episode.reward(), observation, done or len(actions) >= self.environment.max_turns)
 
     def exchanges(self, ref: PromptRef, actions: Sequence[str]) -> list[Exchange]:
         """Returns the actions as far as they are taken, each with what follows it. Raises whatever the environment
         raises."""
-        episode, found = self.environment.begin(ref), list[Exchange]()
+        episode = self.environment.begin(ref)
+        return [
+            Exchange(action, turn.observation, bool(turn.done), float(episode.reward()))
+            for action, turn in self._turns(episode, actions)
+        ]
+
+    def _turns(self, episode: Episode, actions: Sequence[str]) -> Iterator[tuple[str, Turn]]:
+        """Yields each action that is taken, with what follows it."""
         for action in actions[: self.environment.max_turns]:
             turn = episode.act(action)
-            found.append(Exchange(action, turn.observation, bool(turn.done), float(episode.reward())))
+            yield action, turn
             if turn.done:
-                break
-        return found
+                return
 
     def example(self, seed: int) -> list[str] | None:
         """Returns actions that go well in the episode of ``seed``; None where the environment knows none."""

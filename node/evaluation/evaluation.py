@@ -22,7 +22,7 @@ from node.evaluation.evaluation_result import Evaluation
 from node.evaluation.restored import find_checkpoint, load_untrained, restore
 from node.home import Home
 from node.learner.generation.conversations import Conversing
-from node.learner.generation.own_rollouts import RewardScorer, Rollout, scored
+from node.learner.generation.own_rollouts import RewardScorer, rollout_of, scored
 from node.learner.objective.forward import Network
 from node.policy.tokens import TokenTable
 from node.tasks.registry import load_tasks
@@ -140,7 +140,7 @@ def answered(
     answerable = [(prompt, ids) for prompt, ids in asked if len(ids) < context]
     requests = [GenerationRequest(ids, samples, task.max_new_tokens) for _, ids in answerable]
     rollouts = [
-        Rollout(prompt, tuple(ids), tuple(group), tuple(tokens.text_of(sample.token_ids.tolist()) for sample in group))
+        rollout_of(prompt, ids, group, tokens)
         for (prompt, ids), group in zip(answerable, engine.generate(requests, Sampling(temperature, seed)), strict=True)
     ]
     if isinstance(task, ConversationTask):

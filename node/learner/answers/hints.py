@@ -19,18 +19,15 @@ there.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
-
-import msgspec
-import numpy as np
+from typing import Final
 
 from node.learner.allocation.success import DECAY, SuccessTracker
 from node.learner.answers.right_answers import LEAST_GAIN
 from node.learner.generation.hint import Hint
 from node.learner.generation.own_rollouts import Rollout
-from node.learner.objective.alignment import Alignment
+from node.learner.objective.alignment import token_alignment
 from node.learner.objective.batch import TrainingCompletion, TrainingGroup
 
 MOST_HINTS: Final = 64  # of one class
@@ -84,18 +81,6 @@ class Hints:
             for seed in [seed for seed, hint in known.items() if hint.peer in gone]:
                 del known[seed]
 
-    def snapshot(self) -> dict[str, Any]:
-        hints = [hint for known in self.classes.values() for hint in known.values()]
-        return {"hints": msgspec.to_builtins(hints), "answered": dict(self.answered)}
-
-    @classmethod
-    def restored(cls, snapshot: Mapping[str, Any]) -> Self:
-        """Returns what ``snapshot`` returned."""
-        found = cls(answered=msgspec.convert(snapshot["answered"], dict[str, float]))
-        for hint in msgspec.convert(snapshot["hints"], list[Hint]):
-            found.keep(hint)
-        return found
-
 
 def in_own_words(rollout: Rollout, reward: float, advantage: float, peer: str) -> TrainingGroup:
     """Returns a right own completion, sampled with a remark, as an answer of ``peer`` to the question without it.
@@ -103,8 +88,5 @@ def in_own_words(rollout: Rollout, reward: float, advantage: float, peer: str) -
     ``rollout.prompt_ids`` are those of the question; the behaviour policy is what sampled: the policy with the remark.
     """
     (sample,) = rollout.samples
-    tokens = len(sample.token_ids)
-    completion = TrainingCompletion(
-        sample.token_ids, Alignment(np.arange(tokens), sample.logps, 0), advantage, peer, reward=reward
-    )
-    return TrainingGroup(rollout.prompt_ids, (completion,), tokens, 1)
+    completion = TrainingCompletion(sample.token_ids, token_alignment(sample.logps), advantage, peer, reward=reward)
+    return TrainingGroup(rollout.prompt_ids, (completion,), rollout.tokens, 1)

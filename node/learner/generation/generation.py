@@ -26,7 +26,7 @@ from node.fit.workload import SAMPLED_PROMPTS
 from node.learner.allocation.allocator import Allocation, allocate
 from node.learner.generation.conversations import Conversing
 from node.learner.generation.hint import Hint
-from node.learner.generation.own_rollouts import RewardScorer, Rollout, scored
+from node.learner.generation.own_rollouts import RewardScorer, Rollout, rollout_of, scored
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores
@@ -155,17 +155,19 @@ class Generation:
         """Returns None for a prompt that leaves no position of the context for an answer."""
         task = self.tasks[allocation.task]
         prompt = training_prompt(task, allocation.prompt_seed)
-        prompt_ids = tuple(self.tokens.prompt_ids(prompt.text))
-        room = min(task.max_new_tokens, self.context - len(prompt_ids))
-        return _Launch(prompt, GenerationRequest(prompt_ids, allocation.completions, room)) if room > 0 else None
+        return self._launch(prompt, prompt.text, allocation.completions)
 
     def _hinted(self, hint: Hint) -> _Launch | None:
         """Returns None for a hint that leaves no position of the context for an answer."""
         task = self.tasks[hint.task]
         prompt = task.prompt(task.ref(hint.seed))
-        ids = tuple(self.tokens.prompt_ids(hint.asked(prompt.text)))
-        room = min(task.max_new_tokens, self.context - len(ids))
-        return _Launch(prompt, GenerationRequest(ids, 1, room), hint) if room > 0 else None
+        return self._launch(prompt, hint.asked(prompt.text), 1, hint)
+
+    def _launch(self, prompt: Prompt, text: str, completions: int, hint: Hint | None = None) -> _Launch | None:
+        """Returns completions of ``text``, scored as those of ``prompt``; None where it leaves no room for one."""
+        ids = tuple(self.tokens.prompt_ids(text))
+        room = min(self.tasks[prompt.ref.task].max_new_tokens, self.context - len(ids))
+        return _Launch(prompt, GenerationRequest(ids, completions, room), hint) if room > 0 else None
 
     def _resumed(self, group: UnfinishedGroup) -> _Launch | None:
         """Returns None for a group whose task has changed, or whose prompt and tokens no longer fit the context."""
@@ -243,9 +245,8 @@ class Generation:
         return [ended.get(each, each) for each in complete if each in ended or not self._converses(each.prompt)]
 
     def _rollout(self, launch: _Launch, reached: GenerationProgress) -> Rollout:
-        texts = tuple(self.tokens.text_of(s.token_ids.tolist()) for s in reached.samples)
         ids = launch.request.prompt_ids if launch.hint is None else self.tokens.prompt_ids(launch.prompt.text)
-        return Rollout(launch.prompt, tuple(ids), reached.samples, texts)
+        return rollout_of(launch.prompt, ids, reached.samples, self.tokens)
 
     def _sort_out(
         self,

@@ -43,6 +43,12 @@ class Rollout:
         return min(sample.oldest_version for sample in self.samples)
 
 
+def rollout_of(prompt: Prompt, prompt_ids: Sequence[int], samples: Sequence[Sample], tokens: TokenTable) -> Rollout:
+    """Returns the samples of one prompt with their texts."""
+    texts = tuple(tokens.text_of(sample.token_ids.tolist()) for sample in samples)
+    return Rollout(prompt, tuple(prompt_ids), tuple(samples), texts)
+
+
 def scoring_item(ref: PromptRef, texts: Sequence[bytes]) -> tuple[PromptRef, list[str]]:
     """Returns what the scorer takes. Bytes that are not UTF-8 become the replacement character, on every node alike."""
     return ref, [text.decode("utf-8", "replace") for text in texts]

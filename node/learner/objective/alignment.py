@@ -58,7 +58,7 @@ def align(
     if len(own_bytes) == 0 or len(behaviour_bytes) == 0:
         return None
     if np.array_equal(own_bytes, behaviour_bytes):
-        return Alignment(np.arange(len(own_bytes)), behaviour_logps.astype(np.float32), 0)
+        return token_alignment(behaviour_logps.astype(np.float32))
     own_spans, behaviour_spans, spans = _common_spans(own_bytes, behaviour_bytes, end_of_sequence)
     own_count = np.bincount(own_spans, minlength=spans)
     behaviour_count = np.bincount(behaviour_spans, minlength=spans)
@@ -69,9 +69,15 @@ def align(
     return Alignment(own_spans, sums.astype(np.float32), multi_token)
 
 
+def token_alignment(behaviour_logps: NDArray[np.float32]) -> Alignment:
+    """Returns the alignment of tokens that the generator cut alike, by their log-probabilities (T,): one span a
+    token."""
+    return Alignment(np.arange(len(behaviour_logps)), behaviour_logps, 0)
+
+
 def text_alignment(tokens: int) -> Alignment:
     """Returns the alignment of ``tokens`` own tokens whose behaviour policy is unknown: one span a token."""
-    return Alignment(np.arange(tokens), np.zeros(tokens, dtype=np.float32), 0)
+    return token_alignment(np.zeros(tokens, dtype=np.float32))
 
 
 def _common_spans(

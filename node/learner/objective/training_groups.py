@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from node.configuration import ObjectiveSection
 from node.learner.generation.own_rollouts import Rollout
 from node.learner.objective.advantages import AdvantageRule, capability_advantages, learner_relative_advantages
-from node.learner.objective.alignment import Alignment, align, text_alignment
+from node.learner.objective.alignment import Alignment, align, text_alignment, token_alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup, merged
 from node.learner.objective.weights import CORRECTIONS
 from node.policy.tokens import TokenTable
@@ -62,7 +62,7 @@ def own_training_group(
     completions = tuple(
         TrainingCompletion(
             sample.token_ids,
-            Alignment(np.arange(len(sample.token_ids)), sample.logps, 0),
+            token_alignment(sample.logps),
             float(advantage),
             SELF,
             reward=float(reward),

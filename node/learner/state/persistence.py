@@ -202,7 +202,7 @@ def snapshot_of(
         "influence": msgspec.to_builtins(state.influence, str_keys=True),
         "rehearsal": state.rehearsal.snapshot(),
         "imitation": state.imitation.snapshot(),
-        "hints": state.hints.snapshot(),
+        "hints": msgspec.to_builtins(state.hints, str_keys=True),
         EVALUATION: msgspec.to_builtins(state.evaluation),
         "pool": dict(pool_position),
     }
@@ -271,7 +271,7 @@ def _state_of(snapshot: Snapshot, policy: Policy) -> LearnerState:
         influence=msgspec.convert(saved["influence"], InfluenceState, str_keys=True),
         rehearsal=Rehearsal.restored(saved["rehearsal"]),
         imitation=Imitation.restored(saved["imitation"]),
-        hints=Hints.restored(saved["hints"]) if "hints" in saved else Hints(),
+        hints=msgspec.convert(saved.get("hints", {}), Hints, str_keys=True),
     )
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from node.configuration import LearnerSection, ObjectiveSection, ResearchSection
 from node.engines.engine import Ended, Engine, Enough, GenerationProgress, GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
@@ -209,6 +211,8 @@ def test_hints_are_bounded_forgotten_with_their_peer_and_part_of_checkpoints() -
         hints.keep(hint(seed, peer="eve" if seed % 2 else "bob"))
     assert list(hints.classes["first"]) == list(range(2, MOST_HINTS + 2))
     hints.tried([(hint(0), False)])
-    assert Hints.restored(json.loads(json.dumps(hints.snapshot()))) == hints
+    saved = json.loads(json.dumps(msgspec.to_builtins(hints, str_keys=True)))
+    restored = msgspec.convert(saved, Hints, str_keys=True)
+    assert restored == hints and list(restored.classes["first"]) == list(hints.classes["first"])
     hints.forget(["eve"])
     assert {each.peer for each in hints.classes["first"].values()} == {"bob"}
