@@ -31,6 +31,7 @@ MODELS: Final = ("wren", "robin", "finch")
 WINDOW_ROUNDS: Final = 10
 COMMIT: Final = "commit"  # a file beside a run: of what code it is
 NAME: Final = "expected"
+LAST_WORDS: Final = 4000  # characters
 CURVES: Final = REPOSITORY / "node" / "report" / "expected"
 PICTURE: Final = REPOSITORY / "docs" / "expected" / "curves.svg"
 
@@ -66,28 +67,29 @@ def ended_run(home: Path, model: str, seed: int, rounds: int) -> RunFacts:
         facts = None
     if facts is None or facts.rounds < rounds:
         print(f"{model}, seed {seed}", file=sys.stderr, flush=True)
-        settings = {
-            "rounds": rounds, "seed": seed, "name": NAME,
-            "swarm.listen": "/ip4/127.0.0.1/tcp/0", "swarm.lan_discovery": False, "api.port": 0,
-        }  # fmt: skip
-        flags = [flag for key, value in settings.items() for flag in ("--set", f"{key}={value}")]
-        command = [
-            sys.executable,
-            "-m",
-            "node.cli.main",
-            "up",
-            "--home",
-            str(home),
-            "--model",
-            f"builtin:{model}",
-            *flags,
-        ]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+        run_alone(home, f"builtin:{model}", seed, rounds)
         (home / COMMIT).write_text(commit_here(), encoding="utf-8")
         facts = run_facts(home / "metrics.jsonl")
     if facts.rounds != rounds:
         raise SystemExit(f"{home} has {facts.rounds} rounds, not {rounds}: remove it")
     return facts
+
+
+def run_alone(home: Path, model: str, seed: int, rounds: int) -> None:
+    """Runs a node at the defaults for ``rounds`` rounds, on loopback and without peers.
+
+    Raises ``SystemExit`` with what it printed last where it fails.
+    """
+    settings = {
+        "rounds": rounds, "seed": seed, "name": NAME,
+        "swarm.listen": "/ip4/127.0.0.1/tcp/0", "swarm.lan_discovery": False, "api.port": 0,
+    }  # fmt: skip
+    flags = [flag for key, value in settings.items() for flag in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "node.cli.main", "up", "--home", str(home), "--model", model, *flags]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    if ended.returncode:
+        raise SystemExit(f"the node ended with code {ended.returncode}; it printed last:\n{ended.stdout[-LAST_WORDS:]}")
 
 
 def commit_here() -> str:

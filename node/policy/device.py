@@ -39,7 +39,9 @@ def device_memory_bytes(device: torch.device) -> int | None:
     """Returns the memory of a GPU that this process may use, in all; None for a device without memory of its own."""
     if device.type != "cuda":
         return None
-    return int(torch.cuda.mem_get_info(device)[1] * torch.cuda.get_per_process_memory_fraction(device))
+    # By number, or None for the current one: this function of torch refuses "cuda" without a number.
+    share = torch.cuda.get_per_process_memory_fraction(device.index)
+    return int(torch.cuda.mem_get_info(device)[1] * share)
 
 
 def widest_float(device: torch.device) -> torch.dtype:

@@ -5,7 +5,7 @@ kernels read where rows lie from tensors that stay in place (``device_rows``), a
 a recorded step is every later one of as many rows. Rows are rounded up to ``graph_rows``; what is computed for rows
 that nobody reads is dropped.
 
-It has never run on a GPU. A test replays recorded calls on a CPU, and refuses what a graph cannot hold.
+A test replays recorded calls on a CPU, and refuses what a graph cannot hold.
 """
 
 from __future__ import annotations
@@ -36,25 +36,39 @@ class Recorder(Protocol):
     def record(self, work: Callable[[], Tensor]) -> Recorded:
         """Returns ``work`` as launches that can be repeated. Raises ``RuntimeError`` where it cannot be."""
 
+    def forget(self) -> None:
+        """All that was recorded is gone."""
+
 
 class CudaRecorder:
     """CUDA's stream capture (and HIP's, which torch gives the same name). Graphs share one pool of memory, so that only
     the result of the newest replay is to be read."""
 
     def __init__(self) -> None:
-        self._pool: Any = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.forget()
+
+    def forget(self) -> None:
+        # torch refuses graphs in a pool whose earlier graphs are all gone.
+        self._pool: Any = torch.cuda.graph_pool_handle()
 
     def record(self, work: Callable[[], Tensor]) -> Recorded:
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        generator: Any = torch.cuda.default_generators[here.device.index]
+        drawing = generator.clone_state()
         self._stream.wait_stream(here)
-        with torch.cuda.stream(self._stream):
-            # Another thread, such as a learner's, may take memory meanwhile.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                result = work()
-            finally:
-                graph.capture_end()
+        try:
+            with torch.cuda.stream(self._stream):
+                # Another thread, such as a learner's, may take memory meanwhile.
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    result = work()
+                finally:
+                    graph.capture_end()
+        except BaseException:
+            # A recording that fails leaves torch's generator as if it went on, and every later draw would raise.
+            generator.graphsafe_set_state(drawing)
+            raise
         here.wait_stream(self._stream)
         return Recorded(graph.replay, result, graph)
 
@@ -85,6 +99,8 @@ class StepGraphs:
     def forget(self) -> None:
         """What the steps read is about to move."""
         self._recorded.clear()
+        if self._recorder is not None:
+            self._recorder.forget()
         self._results = None
         self._steps.clear()
 

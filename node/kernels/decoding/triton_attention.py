@@ -10,7 +10,7 @@ Bytes: each row's keys and values once; a shared prompt's once for every row tha
 second-level cache serves when the rows of a prompt run together. Scores, softmax and sums are in float32. A weight of
 the softmax enters its product as the sum of two numbers of the values' dtype: nothing but the result is rounded.
 
-Checked against float64 in Triton's interpreter (``TRITON_INTERPRET=1``). It has never run on a GPU.
+Checked against float64 in Triton's interpreter (``TRITON_INTERPRET=1``), and on an H200 (``docs/gpu.md``).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Bytes: both matrices once for each ``_ROWS`` rows of x, x once for each block of outputs. Norm, sums and activation are
 in float32; n is rounded to the matrices' dtype before the products, the result once.
 
-Checked against float64 in Triton's interpreter (``TRITON_INTERPRET=1``). It has never run on a GPU.
+Checked against float64 in Triton's interpreter (``TRITON_INTERPRET=1``), and on an H200 (``docs/gpu.md``).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ and without c a bias that all keys share, 150 in trained models, would multiply 
 ``_key_slopes``    dk and dv of a block of keys: a row's own over that row's queries, a prompt's over those of all
                    its completions, one after the other; in several parts, added afterwards, where prompts are few
 
-Checked against float64 in Triton's interpreter (``TRITON_INTERPRET=1``). It has never run on a GPU.
+Checked against float64 in Triton's interpreter (``TRITON_INTERPRET=1``), and on an H200 (``docs/gpu.md``).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ those of plain full sequences up to rounding. The head is applied to real tokens
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from node.kernels.training.row_lengths import RowLengths
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.network.attention import attends_by_lengths, use_grouped_attention
+from node.learner.objective.network.norms import use_one_call_norms
 from node.learner.objective.network.prompt_cache import PassCache, PromptRows
 from node.learner.objective.network.recomputation import recomputed_layers
 from node.learner.objective.network.tied_head import gradient_by_rows, tied_embedding, with_early_gradient
@@ -91,6 +93,8 @@ class Network:
         body: torch.nn.Module = causal.base_model
         layers = tuple(module for module in body.modules() if isinstance(module, GradientCheckpointingLayer))
         use_grouped_attention(causal)
+        if head.weight.device.type == "cuda":
+            use_one_call_norms(causal)
         rows = len(head.weight)
         tokens = rows if vocabulary is None else min(vocabulary, rows)
         by_lengths = not slides and attends_by_lengths(causal, head.weight.device)
@@ -276,8 +280,9 @@ def check_network(model: PreTrainedModel | PeftModel, network: Network, *, recom
 
     Raises ``ConfigurationError`` for an architecture that this module does not compute correctly: logits that are
     scaled or capped after the head, a cache that is not keys and values, or layers that cannot be recomputed. The
-    model's own logits are rounded to its dtype, ours are not, and the hidden states under both are: they may differ by
-    an ε of that dtype times the largest logit, .12 nats in bfloat16 at a logit of 16.
+    model's own logits are rounded to its dtype, ours are not, and the hidden states under both are, in every layer. Two
+    layers of bfloat16 may move them by an ε of that dtype times the largest logit, .12 nats at a logit of 16; as these
+    roundings are independent, L layers by √(L/2) of it.
     """
     layers = network.body.config.get_text_config().num_hidden_layers  # type: ignore[union-attr, operator]
     if recompute and len(network.layers) != layers:
@@ -288,7 +293,8 @@ def check_network(model: PreTrainedModel | PeftModel, network: Network, *, recom
     ids = [(7 * i + 3) % network.vocabulary for i in range(12)]
     device = network.head.weight.device
     logits: Tensor = model(input_ids=torch.tensor([ids], device=device)).logits[0, :-1, : network.vocabulary]
-    full, rounding = logits.float(), torch.finfo(logits.dtype).eps * float(logits.abs().max())
+    full, depth = logits.float(), max(1.0, math.sqrt(layers / 2))
+    rounding = torch.finfo(logits.dtype).eps * float(logits.abs().max()) * depth
     expected = full.log_softmax(-1).gather(-1, torch.tensor(ids[1:], device=device)[:, None])[:, 0]  # (11,)
     cuts = (5, 8) if network.pads_prompts else (5,)  # two lengths, so that padding is checked too
     completions = tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
@@ -16,6 +16,8 @@ Value = TypeVar("Value")
 WARM_UP: Final = 2
 MOST_REPEATS: Final = 20
 MOST_SECONDS: Final = 2.0  # of repeating one measurement
+MOST_KERNELS: Final = 8
+KERNEL_NAME: Final = 70  # characters of a kernel's name that are kept
 
 
 class SkippedError(Exception):
@@ -77,6 +79,35 @@ class Bench:
         self.timed(name, seconds, bytes_moved=bytes_moved, flops=flops)
         return seconds
 
+    def time_each(
+        self,
+        name: str,
+        works: Sequence[Callable[[], object]],
+        *,
+        bytes_moved: float | None = None,
+        flops: float | None = None,
+    ) -> float:
+        """Records and returns the median seconds of one of ``works``, which are alike and have operands of their own.
+
+        All are started as one graph: the time is the device's alone, without that of starting each, and what one read
+        is not in a cache for the next.
+        """
+
+        def one_after_another() -> None:
+            for work in works:
+                work()
+
+        repeat: Callable[[], object] = one_after_another
+        if self.device.type == "cuda" and self.scale != "tiny":
+            one_after_another()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                one_after_another()
+            repeat = graph.replay
+        seconds = self.seconds_of(repeat) / len(works)
+        self.timed(name, seconds, bytes_moved=bytes_moved, flops=flops)
+        return seconds
+
     def timed(self, name: str, seconds: float, *, bytes_moved: float | None = None, flops: float | None = None) -> None:
         """Records seconds that were measured otherwise."""
         self.tell(Figure(name, 1e3 * seconds, "ms", seconds, bytes_moved, flops))
@@ -113,15 +144,22 @@ class Bench:
         last.synchronize()
         return 1e-3 * float(first.elapsed_time(last))
 
-    def busy_seconds(self, work: Callable[[], object]) -> float:
-        """Returns the seconds of one run in which the device computed; the rest of its time it waited for the host."""
+    def busy_seconds(self, name: str, work: Callable[[], object]) -> float:
+        """Returns the seconds of one run in which the device computed; the rest of its time it waited for the host.
+
+        Records the kernels that took most of them.
+        """
         on_card = self.device.type == "cuda"
         kinds = torch.profiler.ProfilerActivity
         with torch.profiler.profile(activities=[kinds.CUDA if on_card else kinds.CPU]) as seen:
             work()
             self.synchronize()
-        events = seen.key_averages()
-        return 1e-6 * float(sum(e.self_device_time_total if on_card else e.self_cpu_time_total for e in events))
+        spent = {
+            e.key: 1e-6 * (e.self_device_time_total if on_card else e.self_cpu_time_total) for e in seen.key_averages()
+        }
+        for kernel in sorted(spent, key=lambda each: -spent[each])[:MOST_KERNELS]:
+            self.figure(f"{name}: {kernel[:KERNEL_NAME]}", 1e3 * spent[kernel], "ms")
+        return float(sum(spent.values()))
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
@@ -75,6 +77,29 @@ def _captured(bench: Bench) -> None:
         graph.replay()
         found.append(mixed.clone())
     bench.check("a captured graph", largest_difference(torch.stack(found), expected), 0.0)
+    _recorded_again(bench, step)
+
+
+def _recorded_again(bench: Bench, step: Callable[[], Tensor]) -> None:
+    """The engine's recorder: again after all of its graphs are gone; draws go on after a recording that failed."""
+    from node.engines.lean.step_graphs import CudaRecorder
+
+    recorder = CudaRecorder()
+    for name in ("recorded", "recorded after the first is gone"):
+        recorded = recorder.record(step)
+        recorded.replay()
+        bench.same(name, bool(recorded.result.isfinite().all()), True)
+        del recorded
+        recorder.forget()
+    refused = ""
+    try:
+        recorder.record(lambda: torch.ones(2, device=bench.device) * float(step().sum()))
+    except RuntimeError as error:
+        refused = str(error).splitlines()[0]
+    bench.same(f"what makes the host wait is refused ({refused})", bool(refused), True)
+    drawn = torch.randn(1000, device=bench.device)
+    bench.same("draws after a recording that failed", bool(drawn.std() > 0.5), True)
+    recorder.record(step).replay()
 
 
 def _time(bench: Bench) -> None:
@@ -83,28 +108,36 @@ def _time(bench: Bench) -> None:
 
     is_cuda = bench.device.type == "cuda"
     processors = torch.cuda.get_device_properties(bench.device).multi_processor_count if is_cuda else 1
+    copies = bench.at_scale(tiny=1, quick=4, full=16)
     for prompts, completions in bench.at_scale(tiny=((1, 2),), quick=((32, 8),), full=((4, 8), (32, 8), (1, 256))):
         prompt, own = bench.at_scale(tiny=(20, 5), quick=(512, 128), full=(512, 128))
-        heads, rows = _batch(bench, prompts, completions, prompt, own)
+        batches = [_batch(bench, prompts, completions, prompt, own) for _ in range(copies)]
         least = 4.0 * KV_HEADS * SIZE * (prompts * prompt + prompts * completions * own)
         name = f"attention, {prompts} × {completions} rows of {prompt} + {own}"
-        bench.time(name, lambda h=heads, r=rows: attend(h, r, processors), bytes_moved=least)  # type: ignore[misc]
+        bench.time_each(name, [partial(attend, *batch, processors) for batch in batches], bytes_moved=least)
         own_least = 4.0 * KV_HEADS * SIZE * prompts * completions * (prompt + own)
-        keys, values = (torch.randn(*(len(heads), KV_HEADS, prompt + own, SIZE), device=bench.device) for _ in "kv")
-        mixing = (heads[:, :, :-2].contiguous(), keys.bfloat16(), values.bfloat16())
-        bench.time(
+        shape = (prompts * completions, KV_HEADS, prompt + own, SIZE)
+        mixings = [[heads[:, :, :-2].contiguous(), *_normals(bench, shape)] for heads, _ in batches]
+        bench.time_each(
             f"the same by torch, prompts in the rows, {prompts} × {completions}",
-            lambda m=mixing: functional.scaled_dot_product_attention(*m),  # type: ignore[misc]
+            [partial(functional.scaled_dot_product_attention, q, k, v) for q, k, v in mixings],
             bytes_moved=own_least,
         )
     hidden, inner = bench.at_scale(tiny=(32, 48), quick=(HIDDEN, INNER), full=(HIDDEN, INNER))
-    gate, up = (torch.randn(inner, hidden, device=bench.device).bfloat16() for _ in range(2))
+    matrices = [_normals(bench, (inner, hidden)) for _ in range(copies)]
     norm = torch.ones(hidden, device=bench.device).bfloat16()
     for count in bench.at_scale(tiny=(2,), quick=(256,), full=(8, 64, 256, 1024)):
         x = torch.randn(count, hidden, device=bench.device).bfloat16()
         work = {"bytes_moved": 4.0 * inner * hidden, "flops": 4.0 * count * inner * hidden}
-        bench.time(f"gated half, {count} rows", lambda x=x: gated(x, norm, gate, up, 1e-6, "silu"), **work)  # type: ignore[misc]
-        bench.time(f"the same by torch, {count} rows", lambda x=x: _by_torch(x, norm, gate, up), **work)  # type: ignore[misc]
+        ours = [partial(gated, x, norm, gate, up, 1e-6, "silu") for gate, up in matrices]
+        bench.time_each(f"gated half, {count} rows", ours, **work)
+        by_torch = [partial(_by_torch, x, norm, gate, up) for gate, up in matrices]
+        bench.time_each(f"the same by torch, {count} rows", by_torch, **work)
+
+
+def _normals(bench: Bench, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    one, other = (torch.randn(shape, device=bench.device).bfloat16() for _ in range(2))
+    return one, other
 
 
 def _by_torch(x: Tensor, norm: Tensor, gate: Tensor, up: Tensor) -> Tensor:

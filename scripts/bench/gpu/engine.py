@@ -128,8 +128,8 @@ def _speed(bench: Bench) -> None:
     tokens = sum(len(s.token_ids) for group in samples for s in group)
     bench.figure(f"{shape}: generated, {prompts} × {completions} rows", tokens / spent, "tokens/s")
     bench.figure(f"{shape}: memory of generating", extra, "B")
-    busy, whole = bench.busy_seconds(lambda: held.generate(requests, Sampling(1.0, 0))), spent
-    bench.figure(f"{shape}: share of the time in which the card computes", busy / whole, "")
+    busy = bench.busy_seconds("generating", lambda: held.generate(requests, Sampling(1.0, 0)))
+    bench.figure(f"{shape}: share of the time in which the card computes", busy / spent, "")
     short = requests_of(prompts, completions, policy.tokens.vocabulary, bench.at_scale(tiny=3, quick=40, full=40), new)
     seconds_short = bench.wall_seconds(lambda: held.generate(short, Sampling(1.0, 0)))
     bench.figure(

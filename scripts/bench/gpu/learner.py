@@ -112,6 +112,7 @@ def learner_round(bench: Bench, name: str) -> None:
     bench.timed("a step, against its matrix products", training, flops=flops)
     if bench.device.type == "cuda":
         bench.figure("memory reserved for it all", torch.cuda.memory_reserved(), "B")
+    bench.figure("share of a step in which the card computes", bench.busy_seconds("a step", train) / training, "")
     _body_and_head(bench, network, policy, groups, plan)
 
 

@@ -64,7 +64,7 @@ def random_policy(
         _hold_in_four_bits(model, dtype)
     adapted = model if adapter_rank == 0 else with_adapter(model, adapter_rank)
     adapted.to(device).eval()
-    tokens = TokenTable(_tokenizer(int(config.vocab_size) - PADDING))
+    tokens = TokenTable(shape_tokenizer(int(config.vocab_size) - PADDING))
     return Policy(adapted, tokens, bytes(16), shape, device, dtype, int(config.vocab_size), four_bit)
 
 
@@ -90,7 +90,7 @@ def _hold_in_four_bits(model: Any, dtype: torch.dtype) -> None:
     keep_differentiable(model)
 
 
-def _tokenizer(size: int) -> Any:
+def shape_tokenizer(size: int) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

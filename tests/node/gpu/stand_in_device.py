@@ -80,8 +80,8 @@ class DeviceTensor(Tensor):
                 return args[0].held.tolist()
             if func is torch.nn.functional.scaled_dot_product_attention:
                 return _attention(*args, **kwargs)
-            if func is torch.nn.functional.rms_norm and torch.is_inference_mode_enabled():  # one kernel on every GPU
-                return _fused_norm(args, kwargs)
+            if func is torch.nn.functional.rms_norm:  # one kernel in each direction
+                return _fused_norm(*args, **kwargs)
             return func(*args, **kwargs)
 
     @classmethod
@@ -170,12 +170,34 @@ def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_
     return result
 
 
-def _fused_norm(args: Any, kwargs: Any) -> Any:
+def _fused_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    return _FusedNorm.apply(x, shape, weight, eps)
+
+
+class _FusedNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, shape: Any, weight: Any, epsilon: float | None) -> Any:
+        ctx.save_for_backward(x, weight)
+        ctx.shape, ctx.epsilon = shape, epsilon
+        _count_norm("_fused_rms_norm")
+        with torch._C._DisableTorchDispatch():
+            return _wrapped(torch.nn.functional.rms_norm(_held(x), shape, _held(weight), epsilon))
+
+    @staticmethod
+    def backward(ctx: Any, slope: Any) -> Any:
+        _count_norm("_fused_rms_norm_backward")
+        with torch._C._DisableTorchDispatch(), torch.enable_grad():
+            inputs = [_held(each).detach().requires_grad_() for each in ctx.saved_tensors if each is not None]
+            weight = inputs[1] if len(inputs) > 1 else None
+            normed = torch.nn.functional.rms_norm(inputs[0], ctx.shape, weight, ctx.epsilon)
+            of_x, *of_weight = torch.autograd.grad(normed, inputs, _held(slope))
+        return _wrapped(of_x), None, *(map(_wrapped, of_weight) if of_weight else (None,)), None
+
+
+def _count_norm(name: str) -> None:
     found = _found()
-    found.launches["_fused_rms_norm"] += 1
-    found.operators["_fused_rms_norm"] += 1
-    with torch._C._DisableTorchDispatch():
-        return _wrapped(torch.nn.functional.rms_norm(*tree_map(_held, args), **tree_map(_held, kwargs)))
+    found.launches[name] += 1
+    found.operators[name] += 1
 
 
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -70,25 +70,25 @@ REASONS: Final[Mapping[str, str]] = MappingProxyType(
 # Launches and waits on CUDA, at most; of decoding in ``STEPS`` steps of a model with one layer.
 RECORD: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {
-        "round": (1800, 166),
+        "round": (1352, 166),
         "decode, own prompts": (13 * STEPS, 0),
         "decode, shared prompts": (13 * STEPS, 0),
         "decode, adapter beside": (27 * STEPS, 0),
-        "step": (1600, 3),
-        "step, head in blocks": (1627, 3),
-        "step, recomputed": (2530, 3),
-        "step, adapter": (2007, 3),
-        "step, KL": (2097, 4),
-        "step, moments on the host": (1504, 53),
-        "step, 8 bits": (1604, 3),
-        "step, attention by lengths": (1542, 3),
+        "step": (1006, 3),
+        "step, head in blocks": (1029, 3),
+        "step, recomputed": (1532, 3),
+        "step, adapter": (1502, 3),
+        "step, KL": (1314, 4),
+        "step, moments on the host": (906, 53),
+        "step, 8 bits": (1006, 3),
+        "step, attention by lengths": (944, 3),
         "4 bits": (7, 0),
         "averaging, dense": (100, 100),
         "averaging, sparse": (125, 125),
         "diff": (1, 150),
         "diff, on the device": (27, 9),
         "sparse update, on the device": (27, 9),
-        "undo": (3302, 156),
+        "undo": (2114, 156),
     }
 )
 BOTH: Final = pytest.mark.parametrize("kind", ["cuda", "mps"])

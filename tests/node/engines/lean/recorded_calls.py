@@ -6,6 +6,7 @@ and a result whose shape depends on values. Repeated calls write to the addresse
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -50,12 +51,19 @@ class RecordedCalls(TorchDispatchMode):
 
 
 class Recorder:
-    """``recorded`` and ``replayed`` count."""
+    """``recorded`` and ``replayed`` count. As torch does, it refuses to record where all that was recorded since
+    ``forget`` is gone."""
 
     def __init__(self) -> None:
         self.recorded = self.replayed = 0
+        self._since = list[weakref.ref[RecordedCalls]]()
+
+    def forget(self) -> None:
+        self._since.clear()
 
     def record(self, work: Callable[[], Tensor]) -> Recorded:
+        if self._since and all(each() is None for each in self._since):
+            raise RuntimeError("use_count > 0 INTERNAL ASSERT FAILED")
         launch = triton.runtime.interpreter.GridExecutor.__call__
         calls = RecordedCalls()
 
@@ -71,6 +79,7 @@ class Recorder:
         finally:
             triton.runtime.interpreter.GridExecutor.__call__ = launch
         self.recorded += 1
+        self._since.append(weakref.ref(calls))
 
         def replay() -> None:
             self.replayed += 1
