@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from node.configuration import ChatMode, TasksSection
     from node.environments.conversation import ConversationTask, Exchange
     from node.policy.shown_prompt import ShownPrompt
+    from node.tasks.task import Prompt
 
 PLAYED_CHARACTERS = 10_000
 
@@ -60,6 +61,8 @@ def tasks(
     starling tasks guess_number --seed 7 --play
 
     starling tasks database:large --audit
+
+    starling tasks countdown.py:countdown --audit
     """
     from node.cli.tasks_text import judged_lines, list_lines, sample_lines
     from node.configuration import load_config
@@ -81,9 +84,9 @@ def tasks(
         task = find_task(config.tasks, name)
         asked = sample(task, seed)
         if score is None:
-            shown = None if model is None else _shown(model, config.policy.chat, asked.question)
+            shown = None if model is None else _shown(model, config.policy.chat, task.prompt(task.ref(seed)))
             answer: object = {"sample": asked, "prompt": shown}
-            lines: Iterable[str] = sample_lines(asked, shown)
+            lines: Iterable[str] = sample_lines(asked, shown, name)
         else:
             judged = judge(task, seed, sys.stdin.read() if score == "-" else score)
             answer, lines = {"sample": asked, "judged": judged}, judged_lines(asked, judged)
@@ -99,14 +102,13 @@ def _play_or_audit(
 
     if name is None or (play and audit):
         raise typer.BadParameter("--play and --audit, one at a time, need the name of one task", param_hint="NAME")
-    task = find_conversation(section, name)
     if audit:
-        found = audited(task, section.scoring_seconds)
+        found = audited(section, name)
         print_answer(found, as_json, lambda: audit_lines(found))
         if not found.passed:
             raise typer.Exit(1)
         return
-    _play(task, seed, as_json=as_json)
+    _play(find_conversation(section, name), seed, as_json=as_json)
 
 
 def _play(task: ConversationTask, seed: int, *, as_json: bool) -> None:
@@ -136,9 +138,9 @@ def _play(task: ConversationTask, seed: int, *, as_json: bool) -> None:
     print_answer(ended, as_json, lambda: [said])
 
 
-def _shown(model: str, chat: ChatMode, question: str) -> ShownPrompt:
+def _shown(model: str, chat: ChatMode, prompt: Prompt) -> ShownPrompt:
     from node.compute_environment import importing_libraries
 
     with importing_libraries():
         from node.policy.shown_prompt import shown_prompt
-    return shown_prompt(model, chat, question)
+    return shown_prompt(model, chat, prompt.text, prompt.tools)
