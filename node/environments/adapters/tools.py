@@ -24,6 +24,8 @@ from node.environments.seeded import SeededEnvironment
 
 MOST_ACTION_CHARACTERS: Final = 8_000
 MOST_CALLS: Final = 8  # in one action
+MOST_TRIES: Final = 2 * MOST_CALLS  # brackets at which JSON may begin
+_OPENING: Final = re.compile(r"[{[]")
 _JSON_TYPES: Final[Mapping[type, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _ARGUMENT: Final = re.compile(r"\s*(\w+)(?: \([^)]*\))?: (.+)")
 
@@ -160,12 +162,15 @@ def _arguments(tool: Callable[..., Any]) -> dict[str, type]:
 def _json_values(text: str) -> Iterator[object]:
     """Yields the objects and lists of JSON in ``text``, outermost and from the left."""
     decoder, at = json.JSONDecoder(), 0
-    while (begin := min((place for mark in "{[" if (place := text.find(mark, at)) >= 0), default=-1)) >= 0:
+    for _ in range(MOST_TRIES):  # each may read the whole text
+        found = _OPENING.search(text, at)
+        if found is None:
+            return
         try:
-            value, at = decoder.raw_decode(text, begin)
+            value, at = decoder.raw_decode(text, found.start())
             yield value
         except (ValueError, RecursionError):
-            at = begin + 1
+            at = found.end()
 
 
 def _read(word: str, kind: type) -> object:
