@@ -8,11 +8,12 @@ import pytest
 from node.configuration import TasksSection, load_config, with_whole_paths
 from node.configuration.published import shaping_configuration
 from node.doctor.task_check import find_faults
-from node.environments.audit import audit, audited_episodes, difference
+from node.environments.audit import Audit, audit, audited_episodes, difference
 from node.environments.audit_process import played
+from node.environments.audited import is_replayable, note_audit
 from node.environments.conversation import ConversationTask, transcript
 from node.tasks.catalogue import find_conversation, sample
-from node.tasks.registry import named_tasks
+from node.tasks.registry import BUILT_IN_TASKS, named_tasks
 from node.tasks.worker import score_one
 from protocol.errors import ConfigurationError, MalformedError
 from scripts import REPOSITORY
@@ -106,3 +107,19 @@ def test_environment_of_the_page_passes_its_audit_and_one_that_reads_clock_folde
     for read in ("os.getcwd()", "datetime.date.today()", "socket.gethostbyname('localhost')"):
         file.write_text(impure.replace("{} are", "{" + read + "} are"))
         assert not audit(TasksSection(), "countdown.py:countdown").passed
+
+
+def test_conversation_is_replayable_once_it_passed_its_audit_here_and_until_it_changes(file, tmp_path) -> None:
+    audits = tmp_path / "audits.json"
+    task = loaded(file)
+    found = Audit("countdown", task.config_hash.hex(), 1, 1, (), (), 0.0, 5.0, 1, 200)
+    assert not is_replayable(audits, task)
+    note_audit(audits, found)
+    assert is_replayable(audits, task)
+    file.write_text(COUNTDOWN + "\n# changed")
+    assert not is_replayable(audits, loaded(file))
+    note_audit(audits, msgspec.structs.replace(found, faults=("raised",)))
+    assert not is_replayable(audits, task)
+    audits.write_bytes(b"{")
+    assert not is_replayable(audits, task)
+    assert all(is_replayable(audits, BUILT_IN_TASKS[name]) for name in ("grid", "basic_arithmetic"))
