@@ -32,6 +32,23 @@ Tool = Mapping[str, Any]  # as ``node.tasks.task.Prompt`` has them
 _QUESTION: Final = "1 + 1 = ?"
 _ANSWER: Final = "starling-8d41"  # rendered to see what a template writes after an answer; no template writes it itself
 _REPLY: Final = "starling-27c6"
+_CALLED: Final = (
+    'To call one, answer with {"name": NAME, "arguments": {ARGUMENT: VALUE}}. Any other text is your answer.'
+)
+_CALM: Final = "{%- set enable_thinking = enable_thinking | default(false) -%}\n"
+_PLAIN: Final = """\
+{%- for message in messages -%}
+{%- if message.role == 'assistant' -%}{{ message.content + END }}
+{%- elif not loop.first -%}{{ '\\n' + message.content + '\\n' }}
+{%- else -%}{{ BEGIN + message.content }}
+{%- if tools -%}{{ '\\n\\nThere are tools:' }}
+{%- for tool in tools -%}{{ '\\n' + tool.function.name + '(' }}
+{%- for name, each in tool.function.parameters.properties.items() -%}
+{{ name + ': ' + each.type + ('' if loop.last else ', ') }}
+{%- endfor -%}{{ '): ' + tool.function.description }}
+{%- endfor -%}{{ '\\n' + CALLED }}
+{%- endif -%}{%- endif -%}{%- endfor -%}
+"""
 _FILES: Final = ("generation_config.json", "config.json")
 
 
@@ -60,14 +77,41 @@ def written_prompt(tokenizer: PreTrainedTokenizerFast, text: str, tools: Sequenc
     return written_prompt(tokenizer, with_tools(text, tools))
 
 
+def extends(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Returns whether the template writes a conversation as the one before it, extended. Many do not once an answer has
+    a thought, which they leave out of earlier turns, or an empty one, which they put before the answer that follows."""
+    first = written_prompt(tokenizer, _QUESTION)
+    for answer in (_ANSWER, f"<think>\n{_ANSWER}\n</think>\n\n{_ANSWER}"):
+        turns = [("user", _QUESTION), ("assistant", answer), ("user", _REPLY)]
+        rendered = _rendered(tokenizer, [{"role": r, "content": text} for r, text in turns], begins_answer=True)
+        if not rendered.startswith(first) or not rendered.removeprefix(first).lstrip().startswith(answer):
+            return False  # some write a space before an answer
+    return True
+
+
+def trained_template(tokenizer: PreTrainedTokenizerFast, begin: str, end: str | None) -> str | None:
+    """Returns the template with which whoever uses the model writes turns as training did; None: the tokenizer's own.
+
+    ``end`` is what ends a completion where no template is used: prompts are then their text after ``begin``, replies
+    stand on lines of their own, and tools after the prompt. Otherwise the tokenizer's, without thinking.
+    """
+    if end is None:
+        own = str(tokenizer.chat_template)
+        return _CALM + own if "enable_thinking" in own else None
+    return (
+        _PLAIN.replace("BEGIN", json.dumps(begin))
+        .replace("END", json.dumps(end))
+        .replace("CALLED", json.dumps(_CALLED))
+    )
+
+
 def with_tools(text: str, tools: Sequence[Tool]) -> str:
     """Returns a prompt's text with its tools, for a model without a template that tells them."""
     lines = [text, "", "There are tools:"] if tools else [text]
     for tool in (each["function"] for each in tools):
         arguments = ", ".join(f"{name}: {each['type']}" for name, each in tool["parameters"]["properties"].items())
         lines.append(f"{tool['name']}({arguments}): {tool['description']}")
-    called = 'To call one, answer with {"name": NAME, "arguments": {ARGUMENT: VALUE}}. Any other text is your answer.'
-    return "\n".join([*lines, *([called] if tools else [])])
+    return "\n".join([*lines, *([_CALLED] if tools else [])])
 
 
 def written_reply(tokenizer: PreTrainedTokenizerFast, *, of_tool: bool = False) -> tuple[str, str]:

@@ -27,7 +27,9 @@ from node.policy.chat import (
     declared_end_ids,
     end_ids,
     end_of_turn,
+    extends,
     special_ids,
+    trained_template,
     uses_template,
     with_tools,
     written_prompt,
@@ -139,6 +141,20 @@ class TokenTable:
         if after in front:
             front = front[front.index(after) + 1 :]
         return [*front, *self._ids_of_text(text), *back]
+
+    @property
+    def extends(self) -> bool:
+        """Whether a conversation that is written again begins with what the model saw and said (``chat.extends``)."""
+        return not self.uses_chat or extends(self._tokenizer)
+
+    def trained_template(self) -> str | None:
+        """Returns the chat template that writes turns as prompts and replies are written here; None: the tokenizer's
+        own does."""
+        if self.uses_chat:
+            return trained_template(self._tokenizer, "", None)
+        begun, bare = (list(self._tokenizer("a", add_special_tokens=each)["input_ids"]) for each in (True, False))
+        begin = begun[: len(begun) - len(bare)] if begun[len(begun) - len(bare) :] == bare else []
+        return trained_template(self._tokenizer, "".join(self.names_of(begin)), *self.names_of([self.eos_id]))
 
     def names_of(self, ids: Iterable[int]) -> list[str]:
         """Returns the tokens as the tokenizer writes them, control tokens too: for people."""

@@ -310,6 +310,11 @@ def check_prompt_room(tasks: Mapping[str, Task], tokens: TokenTable, context: in
     and for conversations where the chat template writes no reply."""
     if any(isinstance(task, ConversationTask) for task in tasks.values()):
         tokens.reply_ids("", after=tokens.eos_id)  # raises where the chat template writes no reply
+        if not tokens.extends:
+            log.warning(
+                "the model's chat template writes earlier turns differently, as those that leave thoughts out do. "
+                "Conversations are not written again here: the model sees its turns as it wrote them"
+            )
     fitting = 0
     for name, task in tasks.items():
         prompts = [training_prompt(task, seed) for seed in range(SAMPLED_PROMPTS)]
