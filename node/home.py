@@ -45,6 +45,7 @@ class Home:
     metrics = _Inside("metrics.jsonl")
     checkpoints = _Inside("checkpoints")
     fitted = _Inside("fitted.json")
+    audits = _Inside("audits.json")  # of environments
     donors = _Inside(DONOR_LIST)  # on an owner's machine
     lend = _Inside("lend.json")  # the invitation of its owner, on a donor's machine
     pause = _Inside("pause.json")

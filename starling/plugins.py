@@ -25,7 +25,10 @@ Rules for all:
 
 from __future__ import annotations
 
+from node.environments.adapters.gym import gym_environment
+from node.environments.adapters.tools import tool_environment
 from node.environments.environment import Environment, Episode, Turn
+from node.environments.seeded import SeededEnvironment
 from node.tasks.plugins import RewardFunction
 from node.tasks.task import Prompt, Task, check_ref, config_hash_of
 from protocol.errors import ConfigurationError, MalformedError
@@ -39,8 +42,11 @@ __all__ = [
     "Prompt",
     "PromptRef",
     "RewardFunction",
+    "SeededEnvironment",
     "Task",
     "Turn",
     "check_ref",
     "config_hash_of",
+    "gym_environment",
+    "tool_environment",
 ]

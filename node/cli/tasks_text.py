@@ -48,8 +48,8 @@ def list_lines(tasks: Sequence[TaskSummary], plugins: Sequence[str]) -> Iterator
         yield f"Installed plug-ins, which tasks.names takes too: {', '.join(map(printable, plugins))}"
 
 
-def sample_lines(sample: TaskSample, shown: ShownPrompt | None) -> Iterator[str]:
-    """Yields the question as the policy gets it, and what is known of it."""
+def sample_lines(sample: TaskSample, shown: ShownPrompt | None, called: str) -> Iterator[str]:
+    """Yields the question as the policy gets it, and what is known of it. ``called``: how the person names the task."""
     yield f"{printable(sample.task)}, seed {sample.seed}: up to {sample.max_new_tokens} tokens, {sample.scoring}"
     use = "nodes train on it" if sample.part is Part.TRAINING else f"it only measures ({sample.part} set)"
     yield f"one of {_count(sample.questions)} questions; {use}"
@@ -68,7 +68,7 @@ def sample_lines(sample: TaskSample, shown: ShownPrompt | None) -> Iterator[str]
         yield "----"
         if sample.conversation:
             yield f"reward {sample.conversation[-1].reward:g}"
-        yield f"Play it: starling tasks {printable(sample.task)} --play"
+        yield f"Play it: starling tasks {printable(called)} --play"
         yield NOT_SHARED
     if sample.parameters is not None:
         yield ""
@@ -78,7 +78,8 @@ def sample_lines(sample: TaskSample, shown: ShownPrompt | None) -> Iterator[str]
 
 def exchange_lines(exchange: Exchange) -> Iterator[str]:
     yield f"> {_indented(exchange.action)}"
-    yield _indented(exchange.observation)
+    if exchange.observation:
+        yield _indented(exchange.observation)
 
 
 def audit_lines(audit: Audit) -> Iterator[str]:

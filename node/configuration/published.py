@@ -32,5 +32,7 @@ def shaping_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
         names: dict[str, object] = {"jsonl": [PurePath(str(path)).name for path in tasks.get("jsonl", ())]}
         if "jsonl_reward" in tasks:  # may be FILE.py:FUNCTION
             names["jsonl_reward"] = PurePath(str(tasks["jsonl_reward"])).name
+        if "names" in tasks:  # likewise
+            names["names"] = [PurePath(name).name if ".py" in name else name for name in map(str, tasks["names"])]
         shaping["tasks"] = {**tasks, **names}
     return shaping

@@ -78,16 +78,18 @@ def settings_to_keep(run: RememberedRun, said: frozenset[str]) -> dict[str, Any]
 def with_whole_paths(config: Config, here: Path) -> Config:
     """Returns ``config`` with the paths that are relative to ``here`` as absolute ones, so that a start from another
     directory finds them again."""
+
+    def whole(text: str) -> str:  # FILE.py:NAME; no name of a reward or a task has ".py"
+        return str(here / text) if ".py" in text and not text.startswith("~") else text
+
     jsonl = tuple(path if str(path).startswith("~") else here / path for path in config.tasks.jsonl)
-    reward = config.tasks.jsonl_reward
-    if ".py" in reward and not reward.startswith("~"):  # FILE.py:FUNCTION; no reward's name has a dot
-        reward = str(here / reward)
+    own = {"names": tuple(map(whole, config.tasks.names)), "jsonl_reward": whole(config.tasks.jsonl_reward)}
     model = config.policy.model
     if not model.startswith("~") and (here / model).is_dir():
         model = str((here / model).resolve(strict=False) if model.startswith(".") else here / model)
     return config.model_copy(
         update={
-            "tasks": config.tasks.model_copy(update={"jsonl": jsonl, "jsonl_reward": reward}),
+            "tasks": config.tasks.model_copy(update={"jsonl": jsonl, **own}),
             "policy": config.policy.model_copy(update={"model": model}),
         }
     )

@@ -182,6 +182,8 @@ def _task_remedy(fault: TaskFault) -> str:
             return "correct the file, or write another FILE.py:FUNCTION; docs/tasks.md has an example"
         case "tasks.jsonl_reward":
             return 'write "auto", "exact", "final", "math", FILE.py:FUNCTION, or the name of a reward that is installed'
+        case "tasks.names" if fault.in_file:
+            return "correct the file, or write another FILE.py:TASK; docs/environments.md has an example"
         case "tasks.names":
             return "starling tasks lists the names that there are"
         case _:  # a generator's table

@@ -22,11 +22,13 @@ from typing import Any, Final
 import msgspec
 
 from node.configuration import TasksSection
+from node.environments.adapters.textarena_games import PREFIX as GAMES
 from node.tasks.matching import AUTO, BUILT_IN
+from node.tasks.own_file import is_own_file
 from node.tasks.parameters import PREFIX, TABLE, generator_task
 from node.tasks.plugins import load_reward, task_names
 from node.tasks.registry import load_tasks, named_tasks
-from node.tasks.reward_file import RewardFile, is_reward_file
+from node.tasks.reward_file import RewardFile
 from protocol.errors import ConfigurationError
 
 READING_SECONDS: Final = 120.0  # for all data sets; what takes longer is left to the learner
@@ -41,17 +43,17 @@ class TaskFault(msgspec.Struct, frozen=True):
     message: str
     broken_lines: tuple[int, ...] = ()  # of a data set, the first ones, where it has some that are not JSON
     broken: int = 0  # lines that are not JSON
-    in_file: bool = False  # of a reward: it is a file's function
+    in_file: bool = False  # of a reward or a name: it is the owner's own file's
 
 
 def faults_of(section: TasksSection) -> tuple[TaskFault, ...]:
     """Returns everything that is wrong with the tasks. Starts a process only for what is the owner's own: data sets,
-    rewards, generators with parameters, plug-ins."""
-    names_generator = any(name.startswith(PREFIX) for name in section.names)
+    rewards, generators with parameters, plug-ins, games, files with tasks."""
+    names_code = any(name.startswith((PREFIX, GAMES)) or is_own_file(name) for name in section.names)
     needs_a_process = (
         bool(section.jsonl or section.reasoning_gym)
         or section.jsonl_reward not in (AUTO, *BUILT_IN)
-        or names_generator
+        or names_code
         or not set(task_names()).isdisjoint(section.names)
     )
     return _asked(section) if needs_a_process else tuple(find_faults(section))
@@ -64,13 +66,13 @@ def find_faults(section: TasksSection, trying: Callable[[str], object] = str) ->
     names: Counter[str] = Counter()
     reward_fault, _ = _tried("tasks.jsonl_reward", partial(_own_reward, section.jsonl_reward))
     if reward_fault is not None:  # it is the same for every data set
-        yield msgspec.structs.replace(reward_fault, in_file=is_reward_file(section.jsonl_reward))
+        yield msgspec.structs.replace(reward_fault, in_file=is_own_file(section.jsonl_reward))
         section = section.model_copy(update={"jsonl_reward": AUTO})
     for name in section.names:
         fault, found = _tried("tasks.names", partial(_names_of, name))
         names.update(found)
         if fault is not None:
-            yield fault
+            yield msgspec.structs.replace(fault, in_file=is_own_file(name))
     for entry in section.jsonl:
         one = section.model_copy(update={"names": (), "jsonl": (entry,), "reasoning_gym": {}})
         fault, found = _tried("tasks.jsonl", partial(load_tasks, one))
@@ -100,7 +102,7 @@ def _generator_name(generator: str, given: Mapping[str, Any]) -> list[str]:
 
 
 def _own_reward(reward: str) -> Iterator[str]:
-    if is_reward_file(reward):
+    if is_own_file(reward):
         RewardFile.read(reward).load()
     elif reward not in (AUTO, *BUILT_IN):
         load_reward(reward)

@@ -2,14 +2,15 @@
 
 The second process has another hash seed, time zone, locale, working folder and clock, draws from the global generators
 of ``random`` and numpy between turns, and plays the episodes in the reverse order. Both get the environment's own
-examples, random actions, and hostile ones. What passes is evidence, not proof: an environment that depends on something
-in one episode of a thousand may pass.
+examples, random actions, and hostile ones, and neither has a network. What passes is evidence, not proof: an
+environment that depends on something in one episode of a thousand may pass.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,12 +19,15 @@ from typing import Final
 
 import msgspec
 
+from node.configuration import TasksSection
 from node.environments.audit_process import AuditJob, PlayedEpisode
 from node.environments.conversation import ConversationTask
+from node.tasks.catalogue import find_conversation
 
 EPISODES: Final = 60  # of each kind of actions
 MOST_SECONDS: Final = 120.0  # that a process may take
 MOST_SHOWN: Final = 10
+_MOVE: Final = re.compile(r"\[[^\[\]\n]{1,40}\]|'[^'\n]{1,40}'|\"[^\"\n]{1,40}\"")
 HOSTILE: Final = (
     "", " ", "\0", "\n" * 500, "a" * 20_000, "9" * 5_000, "-1", "1e999", "nan", "0x10", "½²³", "\u202e\ufeff\u0000",
     "\U0001f426" * 500, "{0.__class__}", "%s%n%d", "__import__('os').getcwd()", "../../etc/passwd", "<answer>", "null",
@@ -54,15 +58,17 @@ class Audit(msgspec.Struct, frozen=True):
         return not self.differs and not self.faults
 
 
-def audit(task: ConversationTask, limit_seconds: float) -> Audit:
-    """Plays the environment of ``task`` in two processes, one after the other. A process that ends or takes too long is
-    a fault of the environment. ``limit_seconds`` is what training allows (``tasks.scoring_seconds``)."""
+def audit(section: TasksSection, name: str) -> Audit:
+    """Plays the environment called ``name`` in two processes, one after the other. A process that ends or takes too
+    long is a fault of the environment, and so is a turn that takes longer than training allows for all of an episode
+    (``tasks.scoring_seconds``). Raises ``ConfigurationError`` as ``find_conversation`` does."""
+    task, limit_seconds = find_conversation(section, name), section.scoring_seconds
     episodes = audited_episodes(task)
-    job = AuditJob(task.name, episodes, unkind=False)
-    kind = _played(job, {"PYTHONHASHSEED": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8"}, None)
+    job = AuditJob(section.model_dump_json(), name, episodes, unkind=None)
+    kind = _played(job, {"PYTHONHASHSEED": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8"})
     with tempfile.TemporaryDirectory() as folder:
         surrounding = {"PYTHONHASHSEED": "4242", "TZ": "Pacific/Chatham", "LC_ALL": "POSIX", "PYTHONUTF8": "1"}
-        unkind = _played(msgspec.structs.replace(job, unkind=True), surrounding, folder)
+        unkind = _played(msgspec.structs.replace(job, unkind=folder), surrounding)
     faults = [each for each in (kind, unkind) if isinstance(each, str)]
     if isinstance(kind, str) or isinstance(unkind, str):
         kind, unkind = [], []
@@ -71,6 +77,9 @@ def audit(task: ConversationTask, limit_seconds: float) -> Audit:
     named = zip(episodes, kind, unkind, strict=False)
     differing = [said for (seed, actions), one, other in named if (said := difference(seed, actions, one, other))]
     turns = sum(len(each.turns) for each in both)
+    slowest = max((each.most_seconds for each in both), default=0.0)
+    if slowest > limit_seconds:
+        faults.append(f"a turn took {slowest:.1f} s, training allows {limit_seconds:g} s for all of an episode")
     return Audit(
         environment=task.name,
         config_hash=task.config_hash.hex(),
@@ -78,7 +87,7 @@ def audit(task: ConversationTask, limit_seconds: float) -> Audit:
         turns=turns,
         differs=tuple(differing),
         faults=tuple(dict.fromkeys(faults)),
-        most_seconds=max((each.most_seconds for each in both), default=0.0),
+        most_seconds=slowest,
         limit_seconds=limit_seconds,
         most_bytes=max((each.most_bytes for each in both), default=0),
         limit_bytes=task.environment.max_observation_bytes,
@@ -86,22 +95,32 @@ def audit(task: ConversationTask, limit_seconds: float) -> Audit:
 
 
 def audited_episodes(task: ConversationTask) -> list[tuple[int, list[str]]]:
-    """Returns the seeds and actions of an audit, the same for the same environment."""
+    """Returns the seeds and actions of an audit, the same for the same environment. Random actions are made of words of
+    first texts and examples, and of what stands in quotation marks or brackets there, as examples of moves do, with
+    other digits."""
     draws = random.Random(f"starling/audit/{task.config_hash.hex()}")
     turns = task.environment.max_turns
     episodes: list[tuple[int, list[str]]] = []
-    words: set[str] = set()
+    words: set[str] = {str(each["function"]["name"]) for each in getattr(task.environment, "tools", ())}
+    moves: set[str] = set()
     for _ in range(EPISODES):
         seed = draws.randrange(1 << 32)
-        words.update(task.prompt(task.ref(seed)).text.split())
+        text = task.prompt(task.ref(seed)).text
+        words.update(text.split())
+        moves.update(_MOVE.findall(text))
         example = task.example(seed)
         if example is not None:
             episodes.append((seed, example))
             words.update(example)
-    known = [*sorted(words), *map(str, range(10))]
+    known, shown = [*sorted(words), *map(str, range(10))], sorted(moves)
+
+    def action() -> str:
+        if shown and draws.random() < 0.5:
+            return re.sub("[0-9]", lambda _: draws.choice("0123456789"), draws.choice(shown))
+        return " ".join(draws.choices(known, k=draws.randint(1, 3)))
+
     for _ in range(EPISODES):
-        actions = [" ".join(draws.choices(known, k=draws.randint(1, 3))) for _ in range(turns)]
-        episodes.append((draws.randrange(1 << 32), actions))
+        episodes.append((draws.randrange(1 << 32), [action() for _ in range(turns)]))
         episodes.append((draws.randrange(1 << 32), draws.choices([*HOSTILE, *known], k=turns)))
     episodes += [(draws.randrange(1 << 32), [action] * turns) for action in HOSTILE]
     return episodes
@@ -118,13 +137,13 @@ def difference(seed: int, actions: Sequence[str], one: PlayedEpisode, other: Pla
     return None
 
 
-def _played(job: AuditJob, surrounding: dict[str, str], folder: str | None) -> list[PlayedEpisode] | str:
+def _played(job: AuditJob, surrounding: dict[str, str]) -> list[PlayedEpisode] | str:
     """Returns what a process played, or why it did not."""
     command = [sys.executable, "-P", "-m", "node.environments.audit_process"]
-    paths = os.pathsep.join(path for path in sys.path if path)  # the working folder is another
+    paths = os.pathsep.join(path for path in sys.path if path)
     try:
         ended = subprocess.run(
-            command, input=msgspec.json.encode(job), stdout=subprocess.PIPE, timeout=MOST_SECONDS, cwd=folder,
+            command, input=msgspec.json.encode(job), stdout=subprocess.PIPE, timeout=MOST_SECONDS,
             check=False, env={**os.environ, **surrounding, "PYTHONPATH": paths},
         )  # fmt: skip
     except subprocess.TimeoutExpired:

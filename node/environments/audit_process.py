@@ -8,24 +8,33 @@ goes to standard error. The parent ends a process that takes too long.
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import os
 import random
 import sys
 import time
+from typing import Final, Self
 
 import msgspec
 import numpy as np
 
+from node.configuration import TasksSection
 from node.environments.conversation import ConversationTask, observation_fault
-from node.tasks.registry import named_tasks
-from node.tasks.reward_file import place_of
+from node.tasks.catalogue import find_conversation
+from node.tasks.own_file import place_of
+
+OFFSET_SECONDS: Final = 123_456_789.0
+_NETWORK: Final = frozenset({"socket.__new__", "socket.getaddrinfo", "socket.gethostbyname"})
 
 
 class AuditJob(msgspec.Struct):
+    section_json: str  # ``TasksSection``
     task: str
     episodes: list[tuple[int, list[str]]]  # seed and actions
-    unkind: bool  # global generators are drawn from in between, the clock is another, the order is the reverse
+    # The global generators are drawn from in between, the clock is another, the order is the reverse, and this is the
+    # working folder. None: none of it.
+    unkind: str | None
 
 
 class PlayedEpisode(msgspec.Struct):
@@ -77,18 +86,47 @@ def played(task: ConversationTask, seed: int, actions: list[str], unkind: bool) 
     return episode
 
 
+def _set_clock_forward() -> None:
+    """Sets this process's clock forward, for what asks Python's modules for the time of day."""
+    seconds, nanoseconds = time.time, time.time_ns
+    time.time = lambda: seconds() + OFFSET_SECONDS
+    time.time_ns = lambda: nanoseconds() + int(OFFSET_SECONDS * 1e9)
+
+    class LaterDate(datetime.date):
+        @classmethod
+        def today(cls) -> Self:
+            return cls.fromtimestamp(time.time())
+
+    class LaterTime(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Self:
+            return cls.fromtimestamp(time.time(), tz)
+
+        @classmethod
+        def utcnow(cls) -> Self:
+            return cls.fromtimestamp(time.time(), datetime.UTC).replace(tzinfo=None)
+
+    datetime.date, datetime.datetime = LaterDate, LaterTime  # type: ignore[misc]
+
+
+def _refuse_network(event: str, _: object) -> None:
+    if event in _NETWORK:
+        raise PermissionError("an episode has no network")
+
+
 def main() -> None:
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as output:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         job = msgspec.json.decode(sys.stdin.buffer.read(), type=AuditJob)
-        (task,) = named_tasks(job.task)
-        assert isinstance(task, ConversationTask), "the parent has looked"
+        if job.unkind is not None:
+            _set_clock_forward()
+        task = find_conversation(TasksSection.model_validate_json(job.section_json), job.task)
         order = list(enumerate(job.episodes))
-        if job.unkind:
+        if job.unkind is not None:
             order.reverse()
-            now, offset = time.time, 123_456_789.0
-            time.time = lambda: now() + offset
-        found = {number: played(task, seed, actions, job.unkind) for number, (seed, actions) in order}
+            os.chdir(job.unkind)
+        sys.addaudithook(_refuse_network)
+        found = {number: played(task, seed, actions, job.unkind is not None) for number, (seed, actions) in order}
         output.write(msgspec.json.encode([found[number] for number in range(len(order))]))
 
 

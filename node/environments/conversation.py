@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from node.environments.environment import MOST_TURNS, Environment, Episode, Turn
-from node.tasks.task import Prompt, Task
+from node.tasks.task import Prompt, Task, check_ref, config_hash_of
 from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
 
@@ -46,7 +46,9 @@ class ConversationTask:
     """``Task`` of an environment; its completions are transcripts. Raises ``ConfigurationError`` for an environment
     whose bounds are none."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, source: str | None = None) -> None:
+        """``source``: a digest of the code, where it shall be part of the configuration, so that nodes with different
+        code have different tasks."""
         if not 1 <= environment.max_turns <= MOST_TURNS:
             raise ConfigurationError(
                 f"environment {environment.name!r} has max_turns {environment.max_turns}, wanted 1 to {MOST_TURNS}"
@@ -55,6 +57,8 @@ class ConversationTask:
             if getattr(environment, bound) < 1:
                 raise ConfigurationError(f"environment {environment.name!r} has {bound} below 1")
         self.environment: Final = environment
+        own = environment.config_hash
+        self._hash: Final = own if source is None else config_hash_of({"environment": own.hex(), "source": source})
 
     @property
     def name(self) -> str:
@@ -66,7 +70,7 @@ class ConversationTask:
 
     @property
     def config_hash(self) -> bytes:
-        return self.environment.config_hash
+        return self._hash
 
     @property
     def max_new_tokens(self) -> int:
@@ -74,15 +78,15 @@ class ConversationTask:
         return self.environment.max_new_tokens
 
     def ref(self, seed: int) -> PromptRef:
-        return self.environment.ref(seed)
+        return msgspec.structs.replace(self.environment.ref(seed), config_hash=self._hash)
 
     def prompt(self, ref: PromptRef) -> Prompt:
         """Raises ``ConfigurationError`` for a first observation beyond the environment's own bound."""
-        text = self.environment.begin(ref).observation()
+        text = self._begin(ref).observation()
         fault = observation_fault(self.environment, text)
         if fault is not None:
             raise ConfigurationError(f"environment {self.name!r}, seed {ref.seed}: {fault}")
-        return Prompt(ref, text, None, {})
+        return Prompt(ref, text, None, {}, tools=getattr(self.environment, "tools", ()))
 
     def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
         return [self.replay(prompt.ref, actions_of(each)).reward for each in completions]  # type: ignore[misc]
@@ -90,7 +94,7 @@ class ConversationTask:
     def replay(self, ref: PromptRef, actions: Sequence[str]) -> Replayed:
         """Returns where the episode of ``ref`` stands after ``actions``, of which those after its end, or beyond
         ``max_turns``, are not taken. Raises whatever the environment raises."""
-        episode = self.environment.begin(ref)
+        episode = self._begin(ref)
         observation, done = episode.observation(), False
         for _, turn in self._turns(episode, actions):
             observation, done = turn.observation, bool(turn.done)
@@ -99,11 +103,15 @@ class ConversationTask:
     def exchanges(self, ref: PromptRef, actions: Sequence[str]) -> list[Exchange]:
         """Returns the actions as far as they are taken, each with what follows it. Raises whatever the environment
         raises."""
-        episode = self.environment.begin(ref)
+        episode = self._begin(ref)
         return [
             Exchange(action, turn.observation, bool(turn.done), float(episode.reward()))
             for action, turn in self._turns(episode, actions)
         ]
+
+    def _begin(self, ref: PromptRef) -> Episode:
+        check_ref(self, ref, ref.seed + 1)  # which seeds there are, the environment knows
+        return self.environment.begin(msgspec.structs.replace(ref, config_hash=self.environment.config_hash))
 
     def _turns(self, episode: Episode, actions: Sequence[str]) -> Iterator[tuple[str, Turn]]:
         """Yields each action that is taken, with what follows it."""
@@ -116,7 +124,8 @@ class ConversationTask:
     def example(self, seed: int) -> list[str] | None:
         """Returns actions that go well in the episode of ``seed``; None where the environment knows none."""
         example = getattr(self.environment, "example", None)
-        return None if example is None else list(example(self.environment.ref(seed)))
+        actions = None if example is None else example(self.environment.ref(seed))
+        return None if actions is None else list(actions)
 
 
 def observation_fault(environment: Environment, observation: object) -> str | None:

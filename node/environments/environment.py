@@ -39,7 +39,8 @@ class Episode(Protocol):
 
 class Environment(Protocol):
     """Begins episodes. An optional method ``example(ref) -> Sequence[str]`` returns actions that go well: a sample for
-    people, and what an audit tries beside random actions."""
+    people, and what an audit tries beside random actions. An optional attribute ``tools`` has the tools that actions
+    may call, as chat templates take them; the template then also writes observations as what a tool returned."""
 
     @property
     def name(self) -> str:

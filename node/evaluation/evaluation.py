@@ -136,7 +136,7 @@ def answered(
     context: int,
 ) -> list[AnsweredPrompt]:
     """Returns ``samples`` judged completions of each of ``prompts``; those that fill the ``context`` are left out."""
-    asked = [(prompt, tokens.prompt_ids(prompt.text)) for prompt in prompts]
+    asked = [(prompt, tokens.prompt_ids(prompt.text, prompt.tools)) for prompt in prompts]
     answerable = [(prompt, ids) for prompt, ids in asked if len(ids) < context]
     requests = [GenerationRequest(ids, samples, task.max_new_tokens) for _, ids in answerable]
     rollouts = [

@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 from node.configuration import DEFAULT_STORE_BYTES, chosen
 from node.configuration.published import shaping_configuration
 from node.export.base_model import base_folder, base_name, check_family
+from node.export.chat_format import write_chat_format
 from node.export.export_result import Export, Progress, Request
 from node.export.family_mean import MeanOfFamily, mean_of_family
 from node.export.model_card import CardFacts, model_card
@@ -64,6 +65,8 @@ def export(home: Home, request: Request, progress: Progress) -> Export:
         progress.step("writing")
         with _watched(folder, needed_bytes, progress), _library_errors(request.folder):
             write(folder)
+        if base is not None:
+            write_chat_format(folder, base, source.policy.chat)
         card = CardFacts(
             source,
             form,

@@ -17,19 +17,38 @@ Templates come from the user's own model folder, never from a peer, and run in t
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from transformers import PreTrainedTokenizerFast
 
 from node.configuration import ChatMode
 from protocol.errors import ConfigurationError
 
+Tool = Mapping[str, Any]  # as ``node.tasks.task.Prompt`` has them
 _QUESTION: Final = "1 + 1 = ?"
 _ANSWER: Final = "starling-8d41"  # rendered to see what a template writes after an answer; no template writes it itself
 _REPLY: Final = "starling-27c6"
+_CALLED: Final = (
+    'To call one, answer with {"name": NAME, "arguments": {ARGUMENT: VALUE}}. Any other text is your answer.'
+)
+_CALM: Final = "{%- set enable_thinking = enable_thinking | default(false) -%}\n"
+_PLAIN: Final = """\
+{%- for message in messages -%}
+{%- if message.role == 'assistant' -%}{{ message.content + END }}
+{%- elif not loop.first -%}{{ '\\n' + message.content + '\\n' }}
+{%- else -%}{{ BEGIN + message.content }}
+{%- if tools -%}{{ '\\n\\nThere are tools:' }}
+{%- for tool in tools -%}{{ '\\n' + tool.function.name + '(' }}
+{%- for name, each in tool.function.parameters.properties.items() -%}
+{{ name + ': ' + each.type + ('' if loop.last else ', ') }}
+{%- endfor -%}{{ '): ' + tool.function.description }}
+{%- endfor -%}{{ '\\n' + CALLED }}
+{%- endif -%}{%- endif -%}{%- endfor -%}
+"""
 _FILES: Final = ("generation_config.json", "config.json")
 
 
@@ -43,21 +62,73 @@ def uses_template(tokenizer: PreTrainedTokenizerFast, mode: ChatMode, end_of_tur
     return mode == "on" or (mode == "auto" and end_of_turn is not None)
 
 
-def written_prompt(tokenizer: PreTrainedTokenizerFast, text: str) -> str:
-    """Returns the turn of a user who says ``text``, up to where the model's turn begins.
+def written_prompt(tokenizer: PreTrainedTokenizerFast, text: str, tools: Sequence[Tool] = ()) -> str:
+    """Returns the turn of a user who says ``text``, up to where the model's turn begins. ``tools`` are told as the
+    template tells them, or where it tells none, in the user's turn.
 
     Raises ``ConfigurationError`` for a template that raises.
     """
-    return _rendered(tokenizer, [{"role": "user", "content": text}], begins_answer=True)
+    turns = [{"role": "user", "content": text}]
+    if not tools:
+        return _rendered(tokenizer, turns, begins_answer=True)
+    written = _rendered(tokenizer, turns, begins_answer=True, tools=tools)
+    if all(tool["function"]["name"] in written.replace(text, "") for tool in tools):
+        return written
+    return written_prompt(tokenizer, with_tools(text, tools))
 
 
-def written_reply(tokenizer: PreTrainedTokenizerFast) -> tuple[str, str]:
-    """Returns what the template writes between the model's answer and a user's reply to it, and what after the reply
-    up to where the model's next turn begins. The first begins with the end of the model's turn.
+def extends(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Returns whether the template writes a conversation as the one before it, extended. Many do not once an answer has
+    a thought, which they leave out of earlier turns, or an empty one, which they put before the answer that follows."""
+    first = written_prompt(tokenizer, _QUESTION)
+    for answer in (_ANSWER, f"<think>\n{_ANSWER}\n</think>\n\n{_ANSWER}"):
+        turns = [("user", _QUESTION), ("assistant", answer), ("user", _REPLY)]
+        rendered = _rendered(tokenizer, [{"role": r, "content": text} for r, text in turns], begins_answer=True)
+        if not rendered.startswith(first) or not rendered.removeprefix(first).lstrip().startswith(answer):
+            return False  # some write a space before an answer
+    return True
+
+
+def trained_template(tokenizer: PreTrainedTokenizerFast, begin: str, end: str | None) -> str | None:
+    """Returns the template with which whoever uses the model writes turns as training did; None: the tokenizer's own.
+
+    ``end`` is what ends a completion where no template is used: prompts are then their text after ``begin``, replies
+    stand on lines of their own, and tools after the prompt. Otherwise the tokenizer's, without thinking.
+    """
+    if end is None:
+        own = str(tokenizer.chat_template)
+        return _CALM + own if "enable_thinking" in own else None
+    return (
+        _PLAIN.replace("BEGIN", json.dumps(begin))
+        .replace("END", json.dumps(end))
+        .replace("CALLED", json.dumps(_CALLED))
+    )
+
+
+def with_tools(text: str, tools: Sequence[Tool]) -> str:
+    """Returns a prompt's text with its tools, for a model without a template that tells them."""
+    lines = [text, "", "There are tools:"] if tools else [text]
+    for tool in (each["function"] for each in tools):
+        arguments = ", ".join(f"{name}: {each['type']}" for name, each in tool["parameters"]["properties"].items())
+        lines.append(f"{tool['name']}({arguments}): {tool['description']}")
+    return "\n".join([*lines, *([_CALLED] if tools else [])])
+
+
+def written_reply(tokenizer: PreTrainedTokenizerFast, *, of_tool: bool = False) -> tuple[str, str]:
+    """Returns what the template writes between the model's answer and a user's reply to it, or with ``of_tool`` what a
+    tool returned, where it knows tools; and what after the reply up to where the model's next turn begins. The first
+    begins with the end of the model's turn.
 
     Raises ``ConfigurationError`` for a template that raises, or loses an earlier answer.
     """
-    turns = [("user", _QUESTION), ("assistant", _ANSWER), ("user", _REPLY)]
+    if of_tool:
+        with contextlib.suppress(ConfigurationError):  # it wants calls of another form, or knows no tools
+            return _around_reply(tokenizer, "tool")
+    return _around_reply(tokenizer, "user")
+
+
+def _around_reply(tokenizer: PreTrainedTokenizerFast, role: str) -> tuple[str, str]:
+    turns = [("user", _QUESTION), ("assistant", _ANSWER), (role, _REPLY)]
     rendered = _rendered(tokenizer, [{"role": r, "content": text} for r, text in turns], begins_answer=True)
     _, answered, after = rendered.partition(_ANSWER)
     front, replied, back = after.partition(_REPLY)
@@ -88,11 +159,21 @@ def special_ids(tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
     return frozenset(token_id for token_id, added in tokenizer.added_tokens_decoder.items() if added.special)
 
 
-def _rendered(tokenizer: PreTrainedTokenizerFast, turns: list[dict[str, str]], *, begins_answer: bool) -> str:
+def _rendered(
+    tokenizer: PreTrainedTokenizerFast,
+    turns: list[dict[str, str]],
+    *,
+    begins_answer: bool,
+    tools: Sequence[Tool] = (),
+) -> str:
     try:
         return str(
             tokenizer.apply_chat_template(
-                turns, add_generation_prompt=begins_answer, tokenize=False, enable_thinking=False
+                turns,
+                tools=[dict(each) for each in tools] or None,
+                add_generation_prompt=begins_answer,
+                tokenize=False,
+                enable_thinking=False,
             )
         )
     except Exception as error:  # a template may raise anything

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from node.configuration import ChatMode
+from node.policy.chat import Tool
 from node.policy.model_files import model_folder
 from node.policy.tokens import load_tokens
 
@@ -19,13 +22,13 @@ class ShownPrompt(msgspec.Struct, frozen=True):
     end_tokens: tuple[str, ...]  # any of them ends a completion
 
 
-def shown_prompt(model: str, chat: ChatMode, question: str) -> ShownPrompt:
+def shown_prompt(model: str, chat: ChatMode, question: str, tools: Sequence[Tool] = ()) -> ShownPrompt:
     """Raises ``ConfigurationError`` for a model whose tokenizer is missing or cannot be used."""
     tokens = load_tokens(model_folder(model), chat)
     return ShownPrompt(
         model=model,
-        text=tokens.prompt_text(question),
-        tokens=len(tokens.prompt_ids(question)),
+        text=tokens.prompt_text(question, tools),
+        tokens=len(tokens.prompt_ids(question, tools)),
         uses_chat=tokens.uses_chat,
         end_tokens=tuple(tokens.names_of(tokens.eos_ids)),
     )

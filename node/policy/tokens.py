@@ -23,11 +23,15 @@ from transformers import PreTrainedTokenizerFast
 
 from node.configuration import ChatMode
 from node.policy.chat import (
+    Tool,
     declared_end_ids,
     end_ids,
     end_of_turn,
+    extends,
     special_ids,
+    trained_template,
     uses_template,
+    with_tools,
     written_prompt,
     written_reply,
 )
@@ -81,7 +85,7 @@ class TokenTable:
         self._plain.no_truncation()
         self._plain.no_padding()
         self._plain.encode_special_tokens = True
-        self._reply: tuple[list[int], list[int]] | None = None  # of the chat template, around a reply
+        self._replies: dict[bool, tuple[list[int], list[int]]] = {}  # around a user's reply, and around a tool's
         self._id_of_byte: Final[dict[int, int]] = _byte_ids(self._plain, self._bytes, definition)
 
     @property
@@ -108,34 +112,49 @@ class TokenTable:
         fitting._bytes, fitting.vocabulary = self._bytes[:vocabulary], vocabulary
         return fitting
 
-    def prompt_text(self, text: str) -> str:
-        """Returns what is tokenized for a prompt: the turn that the chat template writes, or the text as it is."""
-        return written_prompt(self._tokenizer, text) if self.uses_chat else text
+    def prompt_text(self, text: str, tools: Sequence[Tool] = ()) -> str:
+        """Returns what is tokenized for a prompt: the turn that the chat template writes, or the text as it is, each
+        with the tools that an answer may call."""
+        return written_prompt(self._tokenizer, text, tools) if self.uses_chat else with_tools(text, tools)
 
-    def prompt_ids(self, text: str) -> list[int]:
+    def prompt_ids(self, text: str, tools: Sequence[Tool] = ()) -> list[int]:
         """Returns a prompt's ids, at least one: by the chat template if it is used, otherwise BOS and text."""
-        written = self.prompt_text(text)
+        written = self.prompt_text(text, tools)
         ids = list(self._tokenizer(written, add_special_tokens=not self.uses_chat, verbose=False)["input_ids"])
         return ids or [self.eos_id]
 
-    def reply_ids(self, text: str, *, after: int) -> list[int]:
+    def reply_ids(self, text: str, *, after: int, of_tool: bool = False) -> list[int]:
         """Returns the ids of what is said to the model in reply to a completion that ended with token ``after``, up to
         where its next one begins. They are tokenized alone, so that what was sampled before keeps its ids; control
-        tokens written in ``text`` stay text.
+        tokens written in ``text`` stay text. ``of_tool``: a tool returned it, rather than a user said it.
 
         By the chat template if it is used, with the end of the model's turn unless ``after`` is that; otherwise on
         lines of its own. Raises ``ConfigurationError`` for a template that writes no reply.
         """
         if not self.uses_chat:
             return self._ids_of_text(f"\n{text}\n")
-        if self._reply is None:
-            scaffold = written_reply(self._tokenizer)
+        if of_tool not in self._replies:
+            scaffold = written_reply(self._tokenizer, of_tool=of_tool)
             front, back = (self._tokenizer(part, add_special_tokens=False)["input_ids"] for part in scaffold)
-            self._reply = list(front), list(back)
-        front, back = self._reply
+            self._replies[of_tool] = list(front), list(back)
+        front, back = self._replies[of_tool]
         if after in front:
             front = front[front.index(after) + 1 :]
         return [*front, *self._ids_of_text(text), *back]
+
+    @property
+    def extends(self) -> bool:
+        """Whether a conversation that is written again begins with what the model saw and said (``chat.extends``)."""
+        return not self.uses_chat or extends(self._tokenizer)
+
+    def trained_template(self) -> str | None:
+        """Returns the chat template that writes turns as prompts and replies are written here; None: the tokenizer's
+        own does."""
+        if self.uses_chat:
+            return trained_template(self._tokenizer, "", None)
+        begun, bare = (list(self._tokenizer("a", add_special_tokens=each)["input_ids"]) for each in (True, False))
+        begin = begun[: len(begun) - len(bare)] if begun[len(begun) - len(bare) :] == bare else []
+        return trained_template(self._tokenizer, "".join(self.names_of(begin)), *self.names_of([self.eos_id]))
 
     def names_of(self, ids: Iterable[int]) -> list[str]:
         """Returns the tokens as the tokenizer writes them, control tokens too: for people."""

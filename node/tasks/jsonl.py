@@ -22,8 +22,9 @@ from urllib.parse import parse_qsl
 from node.tasks.answers import final_answer, reference_answer
 from node.tasks.canonical import ends_with_answer, is_plain
 from node.tasks.matching import AUTO, BUILT_IN, fitting_reward, reward_function
+from node.tasks.own_file import is_own_file
 from node.tasks.plugins import RewardFunction
-from node.tasks.reward_file import RewardFile, is_reward_file
+from node.tasks.reward_file import RewardFile
 from node.tasks.task import Prompt, check_ref, config_hash_of
 from protocol.errors import ConfigurationError
 from protocol.limits import NAME_BYTES
@@ -70,7 +71,7 @@ class JsonlTask:
         if reward == AUTO:
             reward = fitting_reward([str(row[answer]) for row in rows if answer is not None])
         function: RewardFunction
-        if is_reward_file(reward):
+        if is_own_file(reward):
             function = file = RewardFile.read(reward)
             reward_shape: object = file.shape
             reward = file.label

@@ -1,7 +1,9 @@
-"""Loads rewards and tasks of installed packages by their entry points. Plug-ins import ``starling.plugins``.
+"""Loads rewards and tasks of installed packages by their entry points, and tasks of the owner's own files. Both import
+``starling.plugins``.
 
-Group ``starling.rewards``: reward functions. Group ``starling.tasks``: functions without arguments that return a
-``Task`` or an ``Environment`` with the entry point's name. A plug-in is imported only when the configuration names it.
+Group ``starling.rewards``: reward functions. Group ``starling.tasks``: a ``Task`` or an ``Environment``, or a class or
+function without arguments that makes one, with the entry point's name. A plug-in is imported only when the
+configuration names it.
 """
 
 from __future__ import annotations
@@ -9,10 +11,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
 from node.environments.conversation import ConversationTask
 from node.environments.environment import Environment
+from node.tasks.own_file import OwnFile, place_of
 from node.tasks.task import Task
 from protocol.errors import ConfigurationError
 
@@ -43,16 +46,46 @@ def load_reward(name: str) -> RewardFunction:
 def load_task(name: str) -> Task:
     """Returns an environment as a task. Raises ConfigurationError if no installed package has it, or if it does not
     make a task or an environment of this name."""
-    factory = _load(TASKS_GROUP, name)
-    if not callable(factory):
-        raise ConfigurationError(f"task plug-in {name!r} is a {type(factory).__name__}, wanted a function")
+    task = made_task(f"task plug-in {name!r}", _load(TASKS_GROUP, name))
+    if task.name != name:
+        raise ConfigurationError(f"task plug-in {name!r} made a task called {task.name!r}")
+    return task
+
+
+class TaskFile(OwnFile):
+    """A task or an environment of the owner's own: ``tasks.names = ["FILE.py:TASK"]``."""
+
+    KEY: ClassVar = "tasks.names"
+    WANTED: ClassVar = "task"
+
+
+def load_task_file(text: str) -> Task:
+    """Returns the task that a file of the owner binds to a name: a task, an environment, or a class or function without
+    arguments that makes one. The content of the file is part of an environment's configuration.
+
+    Runs the file. Raises ConfigurationError for one that cannot be used, with the line where there is one.
+    """
+    file = TaskFile.read(text)
+    return made_task(f"{TaskFile.KEY}: {file.label}", file.load(), file)
+
+
+def made_task(what: str, factory: object, file: TaskFile | None = None) -> Task:
+    """Returns what ``factory`` is or makes, as a task, once it has made its first prompt. Raises ConfigurationError."""
     try:
-        task = factory()
-    except Exception as error:  # a plug-in may raise anything
-        raise ConfigurationError(f"task plug-in {name!r} failed: {type(error).__name__}: {error}") from error
-    if getattr(task, "name", None) != name:
-        raise ConfigurationError(f"task plug-in {name!r} made a task called {getattr(task, 'name', None)!r}")
-    return ConversationTask(cast(Environment, task)) if hasattr(task, "begin") else cast(Task, task)
+        made = factory() if isinstance(factory, type) or callable(factory) else factory
+        wanted = Environment if hasattr(made, "begin") else Task
+        missing = [each for each in vars(wanted) if not each.startswith("_") and not hasattr(made, each)]
+        if missing:
+            raise ConfigurationError(f"a {wanted.__name__.lower()} without {', '.join(missing)} (docs/environments.md)")
+        task: Task = cast(Task, made)
+        if wanted is Environment:
+            task = ConversationTask(cast(Environment, made), None if file is None else file.digest)
+        task.prompt(task.ref(0))
+    except Exception as error:  # the owner's own code may raise anything
+        place = place_of(error)
+        said = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
+        raise ConfigurationError(f"{what} failed: {said}" + (f" ({place})" if place else "")) from error
+    return task
 
 
 def _load(group: str, name: str) -> object:

@@ -8,11 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from node.configuration import TasksSection
+from node.environments.adapters.textarena_games import PREFIX as GAMES
+from node.environments.adapters.textarena_games import textarena_environment
 from node.environments.built_in.all import CONVERSATIONS
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.jsonl import JsonlTask
+from node.tasks.own_file import is_own_file
 from node.tasks.parameters import PREFIX, generator_task
-from node.tasks.plugins import load_task, task_names
+from node.tasks.plugins import load_task, load_task_file, made_task, task_names
 from node.tasks.reasoning_sets import REASONING_TASKS, SAPO_TASKS
 from node.tasks.task import Task
 from protocol.errors import ConfigurationError
@@ -63,7 +66,8 @@ def load_tasks(section: TasksSection) -> dict[str, Task]:
 def named_tasks(name: str) -> Sequence[Task]:
     """Returns the task of this name, or the tasks of the set. Raises ConfigurationError for an unknown name.
 
-    "reasoning_gym:GENERATOR" is a generator with the library's own parameters.
+    "reasoning_gym:GENERATOR" is a generator with the library's own parameters, "textarena:ID" a game, and
+    "FILE.py:NAME" a task of the owner's own.
     """
     if name in TASK_SETS:
         return TASK_SETS[name]
@@ -71,6 +75,10 @@ def named_tasks(name: str) -> Sequence[Task]:
         return [BUILT_IN_TASKS[name]]
     if name.startswith(PREFIX):
         return [generator_task(name.removeprefix(PREFIX), {})]
+    if name.startswith(GAMES):
+        return [made_task(name, textarena_environment(name.removeprefix(GAMES)))]
+    if is_own_file(name):
+        return [load_task_file(name)]
     plugins = task_names()
     if name in plugins:
         return [load_task(name)]

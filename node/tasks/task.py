@@ -24,6 +24,7 @@ class Prompt:
     answer: str | None  # the reference answer, if there is one
     entry: Mapping[str, Any]  # private to the task: what ``rewards`` needs; never from a peer
     question: str | None = None  # what is asked, without instructions that every prompt has; None: all of ``text``
+    tools: Sequence[Mapping[str, Any]] = ()  # those that an answer may call, as chat templates take them
 
     @property
     def question_text(self) -> str:

@@ -27,8 +27,8 @@ import msgspec
 from node.configuration import TasksSection
 from node.environments.conversation import ConversationTask, actions_of, observation_fault
 from node.tasks.jsonl import JsonlTask
+from node.tasks.own_file import place_of
 from node.tasks.registry import load_tasks
-from node.tasks.reward_file import place_of
 from node.tasks.task import Prompt, Task
 from protocol.errors import ConfigurationError, ProtocolError
 from protocol.limits import REWARD_MAGNITUDE

@@ -13,13 +13,21 @@ from pathlib import Path
 from node.configuration import PolicySection
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
+from node.environments.conversation import ConversationTask
+from node.evaluation.evaluation import answered
 from node.evaluation.restored import FoundCheckpoint, find_checkpoint, load_untrained, restore
 from node.home import Home
+from node.learner.objective.forward import Network
 from node.policy.policy import Policy
 from node.printable import printable
 from node.tasks.answers import RIGHT
-from node.tasks.catalogue import judge
+from node.tasks.catalogue import JudgedAnswer, judge
+from node.tasks.scorer import Scores, ScoringFault
+from node.tasks.task import Prompt, Task
+from node.tasks.worker import score_one
 from node.trying.tried import Answer, Question, Tried
+from protocol.errors import ConfigurationError
+from protocol.messages import PromptRef
 from protocol.rollouts import FinishReason
 
 BASE = "base"
@@ -36,6 +44,8 @@ class AnsweringModel:
 
     def answer(self, question: Question, temperature: float) -> Answer:
         """Raises ``ConfigurationError`` for a question that fills the model's context."""
+        if question.of_task is not None and isinstance(question.of_task[0], ConversationTask):
+            return self._conversation(*question.of_task, temperature)
         tokens = self.engine.policy.tokens
         request = GenerationRequest(tokens.prompt_ids(question.text), 1, question.max_new_tokens)
         try:
@@ -50,6 +60,41 @@ class AnsweringModel:
             right = judged.reward >= RIGHT
         ended = sample.finish is FinishReason.STOP
         return Answer(self.name, self.round, self.checkpoint, text, len(sample.token_ids), ended, judged, right)
+
+    def _conversation(self, task: Task, prompt: Prompt, temperature: float) -> Answer:
+        """Has a whole conversation; the answer is what was said on both sides after the first text."""
+        policy = self.engine.policy
+        context = Network.of(policy.model).context
+        try:
+            found = answered(
+                policy.tokens, self.engine, _HereScorer(task), task, [prompt],
+                samples=1, temperature=temperature, seed=0, context=context,
+            )  # fmt: skip
+        finally:
+            self.engine.release()
+        if not found:
+            raise ConfigurationError(f"the first text of {task.name} fills the model's context of {context} tokens")
+        ((text,), scores) = found[0].texts, found[0].scores
+        fault = None if scores.faults[0] is None else f"{scores.faults[0].reason.value}: {scores.faults[0].detail}"
+        judged = JudgedAnswer(scores.rewards[0], text, "the whole conversation", fault)
+        right = judged.reward >= RIGHT
+        return Answer(self.name, self.round, self.checkpoint, text, found[0].tokens, True, judged, right)
+
+
+@dataclass(frozen=True, slots=True)
+class _HereScorer:
+    """Scores in this process, without a limit of time: for a model of the person's own, while the person waits."""
+
+    task: Task
+
+    def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]:
+        return [self._score(ref, texts) for ref, texts in items]
+
+    def _score(self, ref: PromptRef, texts: Sequence[str]) -> Scores:
+        prompt = self.task.prompt(ref)
+        verdicts = [score_one(self.task, prompt, text) for text in texts]
+        faults = tuple(None if each.fault is None else ScoringFault(each.fault, each.detail) for each in verdicts)
+        return Scores(tuple(each.reward for each in verdicts), faults, tuple(each.observation for each in verdicts))
 
 
 def load_models(

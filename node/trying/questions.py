@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 
-from node.environments.conversation import ConversationTask
 from node.tasks.split import Part, held_out
 from node.tasks.task import Task
 from node.trying.tried import Question
-from protocol.errors import ConfigurationError, StarlingError
+from protocol.errors import StarlingError
 
 DEFAULT_TOKENS = 128  # of an answer to a question of the person's own
 DEFAULT_QUESTIONS = 8  # of a task, where nobody is there to press Enter
@@ -20,12 +19,7 @@ Enter asks the next one. /help shows this. Ctrl-D, Ctrl-C or /quit ends."""
 
 def task_questions(task: Task, tokens: int | None) -> Iterator[Question]:
     """Yields the questions of the task's test set, each once, in the order in which ``starling eval`` takes them. An
-    answer may have ``tokens``, by default as many as in training. Raises ``ConfigurationError`` for a conversation."""
-    if isinstance(task, ConversationTask):
-        raise ConfigurationError(
-            f"{task.name} is a conversation, which cannot be tried yet: starling eval measures it, and starling tasks "
-            f"{task.name} --play lets you have it"
-        )
+    answer may have ``tokens``, by default as many as in training, as an action of a conversation always has."""
     for prompt in held_out(task, Part.TEST, range(MOST_DRAWS)):
         yield Question(prompt.text, tokens or task.max_new_tokens, (task, prompt))
 

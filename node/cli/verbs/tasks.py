@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +16,9 @@ from node.printable import printable_lines
 if TYPE_CHECKING:
     from node.configuration import ChatMode, TasksSection
     from node.environments.conversation import ConversationTask, Exchange
+    from node.home import Home
     from node.policy.shown_prompt import ShownPrompt
+    from node.tasks.task import Prompt
 
 PLAYED_CHARACTERS = 10_000
 
@@ -33,7 +36,10 @@ def tasks(
     ] = None,
     play: Annotated[bool, typer.Option("--play", help="Have the conversation yourself: a line is an action.")] = False,
     audit: Annotated[
-        bool, typer.Option("--audit", help="Look whether equal actions give equal conversations; exit 1 if not.")
+        bool,
+        typer.Option(
+            "--audit", help="Look whether equal actions give equal conversations; exit 1 if not. A set: each of it."
+        ),
     ] = False,
     home: HomeOption = None,
     sets: SetOption = None,
@@ -60,18 +66,28 @@ def tasks(
     starling tasks guess_number --seed 7 --play
 
     starling tasks database:large --audit
+
+    starling tasks countdown.py:countdown --audit
+
+    starling tasks conversations --audit
     """
     from node.cli.tasks_text import judged_lines, list_lines, sample_lines
     from node.configuration import load_config
     from node.doctor.task_check import check_generators
-    from node.tasks.catalogue import find_task, judge, sample, summaries
+    from node.tasks.catalogue import find_conversation, find_task, judge, sample, summaries
     from node.tasks.plugins import task_names
     from node.tasks.registry import TASK_SETS
 
-    config = load_config(home_of(home).path, os.environ, assignments(sets))
+    where = home_of(home)
+    config = load_config(where.path, os.environ, assignments(sets))
     check_generators(config.tasks)
     if play or audit:
-        _play_or_audit(config.tasks, name, seed, play=play, audit=audit, as_json=as_json)
+        if name is None or (play and audit):
+            raise typer.BadParameter("--play and --audit, one at a time, need the name of a task", param_hint="NAME")
+        if play:
+            _play(find_conversation(config.tasks, name), seed, as_json=as_json)
+        else:
+            _audit(where, config.tasks, name, as_json=as_json)
     elif name is None or name in TASK_SETS:
         if score is not None or model is not None:
             raise typer.BadParameter("--score and --model need the name of one task", param_hint="NAME")
@@ -81,32 +97,31 @@ def tasks(
         task = find_task(config.tasks, name)
         asked = sample(task, seed)
         if score is None:
-            shown = None if model is None else _shown(model, config.policy.chat, asked.question)
+            shown = None if model is None else _shown(model, config.policy.chat, task.prompt(task.ref(seed)))
             answer: object = {"sample": asked, "prompt": shown}
-            lines: Iterable[str] = sample_lines(asked, shown)
+            lines: Iterable[str] = sample_lines(asked, shown, name)
         else:
             judged = judge(task, seed, sys.stdin.read() if score == "-" else score)
             answer, lines = {"sample": asked, "judged": judged}, judged_lines(asked, judged)
         print_answer(answer, as_json, lambda: lines)
 
 
-def _play_or_audit(
-    section: TasksSection, name: str | None, seed: int, *, play: bool, audit: bool, as_json: bool
-) -> None:
+def _audit(where: Home, section: TasksSection, name: str, *, as_json: bool) -> None:
+    """Audits a conversation, or each of a set, and keeps what was found in the data directory."""
     from node.cli.tasks_text import audit_lines
-    from node.environments.audit import audit as audited
-    from node.tasks.catalogue import find_conversation
+    from node.environments.audit import audit
+    from node.environments.audited import note_audit
+    from node.tasks.registry import TASK_SETS
 
-    if name is None or (play and audit):
-        raise typer.BadParameter("--play and --audit, one at a time, need the name of one task", param_hint="NAME")
-    task = find_conversation(section, name)
-    if audit:
-        found = audited(task, section.scoring_seconds)
-        print_answer(found, as_json, lambda: audit_lines(found))
-        if not found.passed:
-            raise typer.Exit(1)
-        return
-    _play(task, seed, as_json=as_json)
+    where.prepare()
+    passed = True
+    for each in [task.name for task in TASK_SETS[name]] if name in TASK_SETS else [name]:
+        found = audit(section, each)
+        note_audit(where.audits, found)
+        print_answer(found, as_json, partial(audit_lines, found))
+        passed = passed and found.passed
+    if not passed:
+        raise typer.Exit(1)
 
 
 def _play(task: ConversationTask, seed: int, *, as_json: bool) -> None:
@@ -136,9 +151,9 @@ def _play(task: ConversationTask, seed: int, *, as_json: bool) -> None:
     print_answer(ended, as_json, lambda: [said])
 
 
-def _shown(model: str, chat: ChatMode, question: str) -> ShownPrompt:
+def _shown(model: str, chat: ChatMode, prompt: Prompt) -> ShownPrompt:
     from node.compute_environment import importing_libraries
 
     with importing_libraries():
         from node.policy.shown_prompt import shown_prompt
-    return shown_prompt(model, chat, question)
+    return shown_prompt(model, chat, prompt.text, prompt.tools)

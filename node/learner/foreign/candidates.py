@@ -129,7 +129,7 @@ class ForeignCandidates:
         return [
             foreign_training_group(
                 each.foreign.group,
-                tuple(self.tokens.prompt_ids(each.prompt.text)),
+                tuple(self.tokens.prompt_ids(each.prompt.text, each.prompt.tools)),
                 each.rewards,
                 peer=each.foreign.peer,
                 tokens=self.tokens,

@@ -28,6 +28,7 @@ class _Episode:
     """One episode while it runs."""
 
     row: list[int]  # the conversation so far, prompt included
+    by_tools: bool  # observations are what tools returned
     samples: list[Sample]  # of each turn
     actions: list[str] = field(default_factory=list)
     observed: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
@@ -45,7 +46,7 @@ class _Episode:
 
     def told(self, observation: str | None, tokens: TokenTable, context: int) -> None:
         """Takes what follows the last action; None: nothing does."""
-        ids = None if observation is None else tokens.reply_ids(observation, after=self.row[-1])
+        ids = None if observation is None else tokens.reply_ids(observation, after=self.row[-1], of_tool=self.by_tools)
         if ids is None or len(self.row) + len(ids) >= context:
             self.ended = True
             return
@@ -122,7 +123,7 @@ class Conversing:
         return [self._whole(rollout, episodes) for (rollout, _), episodes in zip(begun, groups, strict=True)]
 
     def _begun(self, rollout: Rollout, sample: Sample) -> _Episode:
-        episode = _Episode(list(rollout.prompt_ids), [])
+        episode = _Episode(list(rollout.prompt_ids), bool(rollout.prompt.tools), [])
         episode.acted(sample, self.tokens)
         return episode
 

@@ -165,7 +165,7 @@ class Generation:
 
     def _launch(self, prompt: Prompt, text: str, completions: int, hint: Hint | None = None) -> _Launch | None:
         """Returns completions of ``text``, scored as those of ``prompt``; None where it leaves no room for one."""
-        ids = tuple(self.tokens.prompt_ids(text))
+        ids = tuple(self.tokens.prompt_ids(text, prompt.tools))
         room = min(self.tasks[prompt.ref.task].max_new_tokens, self.context - len(ids))
         return _Launch(prompt, GenerationRequest(ids, completions, room), hint) if room > 0 else None
 
@@ -180,7 +180,7 @@ class Generation:
         except ProtocolError as error:
             log.warning("an unfinished group of %s is dropped: %s", group.ref.task, error)
             return None
-        prompt_ids = tuple(self.tokens.prompt_ids(prompt.text))
+        prompt_ids = tuple(self.tokens.prompt_ids(prompt.text, prompt.tools))
         room = min(task.max_new_tokens, self.context - len(prompt_ids))
         longest = max((len(each.token_ids) for each in group.progress.sequences), default=1)
         if longest > room:
@@ -245,7 +245,8 @@ class Generation:
         return [ended.get(each, each) for each in complete if each in ended or not self._converses(each.prompt)]
 
     def _rollout(self, launch: _Launch, reached: GenerationProgress) -> Rollout:
-        ids = launch.request.prompt_ids if launch.hint is None else self.tokens.prompt_ids(launch.prompt.text)
+        asked = launch.prompt
+        ids = launch.request.prompt_ids if launch.hint is None else self.tokens.prompt_ids(asked.text, asked.tools)
         return rollout_of(launch.prompt, ids, reached.samples, self.tokens)
 
     def _sort_out(
@@ -309,9 +310,15 @@ def check_prompt_room(tasks: Mapping[str, Task], tokens: TokenTable, context: in
     and for conversations where the chat template writes no reply."""
     if any(isinstance(task, ConversationTask) for task in tasks.values()):
         tokens.reply_ids("", after=tokens.eos_id)  # raises where the chat template writes no reply
+        if not tokens.extends:
+            log.warning(
+                "the model's chat template writes earlier turns differently, as those that leave thoughts out do. "
+                "Conversations are not written again here: the model sees its turns as it wrote them"
+            )
     fitting = 0
     for name, task in tasks.items():
-        lengths = [len(tokens.prompt_ids(training_prompt(task, seed).text)) for seed in range(SAMPLED_PROMPTS)]
+        prompts = [training_prompt(task, seed) for seed in range(SAMPLED_PROMPTS)]
+        lengths = [len(tokens.prompt_ids(each.text, each.tools)) for each in prompts]
         short = sum(length < context for length in lengths)
         fitting += short
         if short < len(lengths):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from node.configuration import TasksSection
 from node.environments.audit import HOSTILE, audit, audited_episodes, difference
 from node.environments.audit_process import played
 from node.environments.built_in.all import CONVERSATIONS
@@ -20,7 +21,6 @@ from node.tasks.task import config_hash_of
 from node.tasks.worker import FaultReason, score_one
 from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
-from scripts import REPOSITORY
 
 by_name = pytest.mark.parametrize("task", CONVERSATIONS, ids=lambda task: task.name)
 
@@ -228,20 +228,8 @@ def test_audit_finds_what_depends_on_the_global_generator() -> None:
     assert difference(seed, actions, *(played(task, seed, actions, unkind) for unkind in (False, True))) is not None
 
 
-def test_environment_of_the_documentation_plays_alike_again_and_its_example_earns_everything() -> None:
-    page = (REPOSITORY / "docs" / "environments.md").read_text(encoding="utf-8")
-    code: dict[str, Any] = {}
-    exec(page.split("```python\n")[1].split("```")[0], code)  # our own page
-    task = ConversationTask(code["make_countdown"]())
-    for seed, actions in audited_episodes(task):
-        first, again = (played(task, seed, actions, unkind) for unkind in (False, True))
-        assert first.fault is None
-        assert difference(seed, actions, first, again) is None
-    assert task.rewards(task.prompt(task.ref(3)), [transcript(task.example(3) or [])]) == [1.0]
-
-
 @pytest.mark.processes
 def test_built_in_environment_passes_its_audit_in_two_processes() -> None:
-    found = audit(database(), limit_seconds=5.0)
+    found = audit(TasksSection(), "database:large")
     assert (found.differs, found.faults) == ((), ())
     assert found.turns > 1000

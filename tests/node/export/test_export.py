@@ -49,7 +49,11 @@ def test_exported_model_answers_as_the_policy_does_to_the_bit(tmp_path: Path, na
     assert result.size_bytes == sum(path.stat().st_size for path in out.iterdir())
     for copied in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         assert (out / copied).read_bytes() == (run.model / copied).read_bytes()
-    assert AutoTokenizer.from_pretrained(out)("!").input_ids == [2]
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer("!").input_ids == [2]
+    turns = [{"role": "user", "content": "%&"}]
+    asked: Any = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+    assert asked == run.policy.tokens.prompt_ids("%&")
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 

@@ -13,8 +13,9 @@ from node.configuration import TasksSection
 from node.configuration.published import shaping_configuration
 from node.tasks.catalogue import judge
 from node.tasks.jsonl import JsonlTask
+from node.tasks.own_file import FILE_BYTES
 from node.tasks.registry import load_tasks
-from node.tasks.reward_file import FILE_BYTES, RewardFile
+from node.tasks.reward_file import RewardFile
 from node.tasks.scorer import Scorer
 from node.tasks.worker import FaultReason, Setup, WorkerRefused, frame, serve
 from protocol.errors import ConfigurationError

@@ -17,6 +17,7 @@ from node.compute_environment import COMPUTE_DEFAULTS
 from node.configuration import TasksSection
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
+from node.environments.conversation import ConversationTask
 from node.policy.policy import Policy
 from node.tasks.answers import RIGHT
 from node.tasks.catalogue import JudgedAnswer, find_task
@@ -111,6 +112,16 @@ def test_without_a_checkpoint_the_base_model_answers_and_the_verb_that_trains_on
     rewards = [each.answers[0].judged.reward for each in tried if each.answers[0].judged]
     assert len({each.question for each in tried}) == 6 and sum(rewards) >= 3  # what the built-in model was taught
     assert starling("try", "--checkpoint", "last", "x")[0] == ExitCode.BAD_CONFIGURATION
+
+
+def test_conversation_is_had_to_its_end_and_judged(starling: Starling) -> None:
+    (tried,) = tried_by(starling, "--task", "guess_number:tiny", "--questions", "1")
+    task = find_task(TasksSection(), "guess_number:tiny")
+    assert isinstance(task, ConversationTask)
+    (answer,) = tried.answers
+    assert answer.text.startswith("> ") and answer.text.count("\n> ") < task.environment.max_turns
+    assert answer.judged is not None and answer.judged.fault is None
+    assert answer.judged.extracted == answer.text and 0 <= answer.judged.reward <= 1
 
 
 def test_each_line_of_standard_input_is_a_question(starling: Starling, monkeypatch: pytest.MonkeyPatch) -> None:
