@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import signal
 import sys
 import time
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -20,6 +22,8 @@ import numpy as np
 from node.environments.conversation import ConversationTask, observation_fault
 from node.tasks.registry import named_tasks
 from node.tasks.reward_file import place_of
+
+ORPHAN_SECONDS: Final = 300  # the parent ends this process after less; without one it ends by itself
 
 
 class AuditJob(msgspec.Struct):
@@ -78,6 +82,7 @@ def played(task: ConversationTask, seed: int, actions: list[str], unkind: bool) 
 
 
 def main() -> None:
+    signal.alarm(ORPHAN_SECONDS)
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as output:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         job = msgspec.json.decode(sys.stdin.buffer.read(), type=AuditJob)

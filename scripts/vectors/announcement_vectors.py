@@ -75,11 +75,11 @@ def _digests(turns: Sequence[tuple[str, str, float, bool]]) -> list[bytes]:
 
 def _conversations() -> Group:
     beginning, higher, found = _digests(TURNS)
-    columns = (np.array([3, 2, 0, 300, 4, 0]), np.array([1, 1, 0, 2, 2, 0]), np.full(6, -0.5, np.float32))
+    ids, lengths, logps = np.array([3, 2, 0, 300, 4, 0]), np.array([1, 1, 0, 2, 2, 0]), np.full(6, -0.5, np.float32)
     actions = (Action(3, True, higher), Action(3, True, found))
-    both = Completion("43Ö45".encode(), *columns, FinishReason.STOP, 0.75, actions)
+    both = Completion("43Ö45".encode(), ids, lengths, logps, FinishReason.STOP, 0.75, actions)
     cut = Action(1, False, _digests([("4", "+", 0.0, False)])[1])
-    short = Completion(b"4", *(column[:1] for column in columns), FinishReason.LENGTH, 0.0, (cut,))
+    short = Completion(b"4", ids[:1], lengths[:1], logps[:1], FinishReason.LENGTH, 0.0, (cut,))
     return Group(GUESSED, FAMILY, TOKENIZER, 7, (both, short), beginning)
 
 
