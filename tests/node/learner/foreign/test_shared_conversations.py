@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from node.tasks.task import Task
 from node.tasks.worker import score_one
 from protocol.conversations import Action
 from protocol.rollouts import Completion, FinishReason, Group
+from scripts.experiments.harness.simulated_swarm import SimulatedSwarm
 from tests.node.learner.letter_environment import FindLetter
 from tests.node.learner.letter_node import LETTERS, WAIT_SECONDS, LetterTask, MemorySwarm, Node, policy
 
@@ -94,6 +96,27 @@ def test_two_nodes_learn_from_each_others_conversations(swarm: MemorySwarm, merg
         assert "differs" not in outcomes(node)
         assert swarm.groups(node.config.name)
         assert all(group.converses for group in swarm.groups(node.config.name))
+
+
+def test_two_unlike_nodes_learn_from_each_others_conversations_over_a_network(tmp_path: Path) -> None:
+    section = SECTION.model_copy(update={"own_groups": 16, "completions": 8})
+    known: dict[str, Task] = {"find": FIND}
+    with SimulatedSwarm(["ann", "bob"], tmp_path, seed=1) as network:
+        policies = {"ann": policy(1), "bob": policy(2, merging=True)}
+        nodes = [
+            Node(name, network.member(name), own_policy=own, learner=section, known=known)
+            for name, own in policies.items()
+        ]
+        for _ in range(8):
+            for node in nodes:
+                node.now_seconds = network.now_seconds()
+                node.round()
+                network.pass_time(1.0)
+        for node in nodes:
+            assert outcomes(node)["used"] > 0
+            assert not {"differs", "not_checked", "malformed"} & set(outcomes(node))
+            assert node.faults() == []
+            assert all(peer.banned_because is None for peer in network.member(node.config.name).peers())
 
 
 @pytest.mark.parametrize("merging", [False, True])
