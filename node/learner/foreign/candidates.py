@@ -102,7 +102,8 @@ def as_scored(completion: Completion) -> str:
 
 @dataclass(eq=False)
 class ForeignCandidates:
-    """Checks foreign groups and prepares them for training. Called from the learner's thread; keeps nothing.
+    """Checks foreign groups and prepares them for training. Called from the learner's thread; keeps only which peers'
+    conversations go here as they say.
 
     ``context`` is the number of positions that the learner's model has. ``copies_free_text`` says of a
     task whether right answers of peers are copied with the text around them. ``tasks`` are those that are shared: an

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -32,6 +33,7 @@ from node.state_sync.rebuild import rebuild
 from node.state_sync.state_choice import StateRequirements, choose_state
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.scorer import Scores
+from node.tasks.task import Task
 from node.tasks.worker import score_one
 from protocol import limits, wire
 from protocol.identity import NodeKey
@@ -174,14 +176,15 @@ class _Groups:
     def __init__(self) -> None:
         models = Path(__file__).resolve().parents[3] / "node" / "models"
         self._tables: list[TokenTable] = [load_tokens(models / name, "auto") for name in ("wren", "robin")]
-        self._tasks: dict[str, Any] = {task.name: task for task in (*DEFAULT_TASKS, *CONVERSATIONS)}
+        known: tuple[Task, ...] = (*DEFAULT_TASKS, *CONVERSATIONS)
+        self._tasks = {task.name: task for task in known}
 
     def prepare(self, raw: bytes) -> Act:
         table = self._tables[len(raw) % 2]
 
         def act() -> None:
             group = decode_group(raw)
-            tasks = CONVERSATIONS if group.converses else DEFAULT_TASKS
+            tasks: Sequence[Task] = CONVERSATIONS if group.converses else DEFAULT_TASKS
             task = tasks[group.prompt.seed % len(tasks)]
             prompt = msgspec.structs.replace(task.ref(0), seed=group.prompt.seed)
             group = replace(group, prompt=prompt, tokenizer=self._tokenizer(group, table))
