@@ -367,7 +367,7 @@ class Fault(TimedEvent, frozen=True, kw_only=True, tag="fault"):
     """Something went wrong; the run continues unless this is ``fatal``."""
 
     kind: str  # the ``reason`` of the StarlingError, or "checkpoint", "gradient", "prompt_too_long", "scoring",
-    # "engine_differs"
+    # "engine_differs", "environment_differs", "environment_not_shared"
     detail: str
     round: int
     fatal: bool

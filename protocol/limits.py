@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 PROTOCOL_MAJOR: Final = 1
-PROTOCOL_MINOR: Final = 2
+PROTOCOL_MINOR: Final = 3
 
 # Announcements
 ANNOUNCEMENT_BYTES: Final = 64 * 1024
@@ -67,6 +67,8 @@ GROUP_TOKENS: Final = 262_144  # of all completions together
 GROUP_OTHER_BYTES: Final = 64 * 1024  # decompressed, beside what its tokens take: prompt, counts, fields to come
 COMPLETIONS_PER_GROUP: Final = 64
 COMPLETION_TOKENS: Final = 65_536
+TURNS: Final = 64  # of one conversation
+ACTIONS_PER_GROUP: Final = 2048  # of all conversations together: with their digests they fit into GROUP_OTHER_BYTES
 COMPLETION_TEXT_BYTES: Final = 512 * 1024
 TOKEN_TEXT_BYTES: Final = 255  # the longest byte string that one token may stand for
 TOKEN_ID: Final = 2**24 - 1

@@ -16,6 +16,7 @@ both use most of their codes for log-probabilities so near 0 that they change no
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from protocol import limits, wire
 from protocol.blob_id import blob_id
 from protocol.columns import compress_columns, decompress_columns, from_planes, to_planes
+from protocol.conversations import DIGEST_BYTES, Action
 from protocol.errors import IntegrityError, MalformedError, OversizedError
 from protocol.messages import Counter, GroupAdvert, Hash16, PromptRef
 
@@ -57,11 +59,13 @@ _FINISH_CODES: Final = (FinishReason.STOP, FinishReason.LENGTH)  # on the wire: 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
-    """One sampled answer, with what off-policy learning needs to know of the policy that sampled it.
+    """One sampled answer, with what off-policy learning needs to know of the policy that sampled it. Of a conversation
+    it has the tokens and the text of all actions, one after the other, and nothing of what was observed.
 
     ``decode_group`` guarantees: all three columns have T entries, ``token_bytes`` sums to ``len(text)``, every
     log-probability is finite and at most 0, ids are within ``limits.TOKEN_ID``; the reward is finite and within
-    ``limits.REWARD_MAGNITUDE``; ``STOP`` means that there is a last token and that it has no text.
+    ``limits.REWARD_MAGNITUDE``; ``STOP`` means that there is a last token and that it has no text. ``actions`` have T
+    tokens together, and ``finish`` is that of the last.
     """
 
     text: bytes  # UTF-8 as a rule; the tokens' byte strings joined, end-of-sequence excluded
@@ -70,17 +74,40 @@ class Completion:
     logps: NDArray[np.float32]  # (T,) log-probability of each token under the behaviour policy, nats
     finish: FinishReason
     reward: float  # claimed; every receiver recomputes it
+    actions: tuple[Action, ...] = ()  # of a conversation; none: a single answer
+
+    def turns(self) -> list[Completion]:
+        """Returns each action as a completion of its own, in order; a single answer is the only one."""
+        if not self.actions:
+            return [self]
+        turns: list[Completion] = []
+        token, byte = 0, 0
+        for action in self.actions:
+            span = slice(token, token + action.tokens)
+            size = int(self.token_bytes[span].sum())
+            finish = FinishReason.STOP if action.stopped else FinishReason.LENGTH
+            columns = self.token_ids[span], self.token_bytes[span], self.logps[span]
+            turns.append(Completion(self.text[byte : byte + size], *columns, finish, self.reward))
+            token, byte = span.stop, byte + size
+        return turns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """One prompt with its G completions, all by one policy at one version."""
+    """One prompt with its G completions, all by one policy at one version. Either all of them are conversations or
+    none is."""
 
     prompt: PromptRef
     family: bytes  # 16 bytes, the generator's
     tokenizer: bytes  # 16 bytes, the generator's
     policy_version: int
     completions: tuple[Completion, ...]
+    beginning: bytes = b""  # of conversations: the digest of their first text, 16 bytes
+
+    @property
+    def converses(self) -> bool:
+        """Whether it holds conversations."""
+        return bool(self.beginning)
 
 
 class _Columns(Struct, frozen=True, array_like=True):
@@ -100,6 +127,18 @@ class _Columns(Struct, frozen=True, array_like=True):
     logps: bytes  # 2 planes of N bytes, least significant first
 
 
+class _ConversationColumns(_Columns, frozen=True, array_like=True):
+    """A group of conversations as it is sent, since minor version 3. A is the number of all actions together."""
+
+    turns: Annotated[bytes, Meta(max_length=limits.COMPLETIONS_PER_GROUP)] = b""  # G, actions of each completion
+    action_lengths: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=limits.COMPLETION_TOKENS)], ...],
+        Meta(max_length=limits.ACTIONS_PER_GROUP),
+    ] = ()  # A, tokens
+    action_finish: Annotated[bytes, Meta(max_length=limits.ACTIONS_PER_GROUP)] = b""  # A codes
+    digests: Annotated[bytes, Meta(max_length=DIGEST_BYTES * (1 + limits.ACTIONS_PER_GROUP))] = b""  # 1 + A
+
+
 def encode_group(group: Group) -> bytes:
     """The blob of a group. Rewards are rounded to float32, log-probabilities to 1/2048 nat and to -32 at least.
 
@@ -109,7 +148,7 @@ def encode_group(group: Group) -> bytes:
     try:
         columns = _columns_of(group)
         content = msgspec.msgpack.encode(columns)
-        wire.decode(content, _Columns, max_bytes=limits.GROUP_BYTES)  # every receiver's schema
+        wire.decode(content, _ConversationColumns, max_bytes=limits.GROUP_BYTES)  # every receiver's schema
     except MalformedError as error:
         raise ValueError(f"this group must not be sent: {error}") from error
     blob = GROUP_MAGIC + compress_columns(content, _column_ends(columns, len(content)))
@@ -146,21 +185,29 @@ def decode_group(raw: bytes, *, tokens: int = limits.GROUP_TOKENS) -> Group:
         raise MalformedError(f"not a rollout group: begins with {raw[:4].hex()}, expected {GROUP_MAGIC.hex()}")
     most_bytes = most_content_bytes(tokens)
     content = decompress_columns(memoryview(raw)[len(GROUP_MAGIC) :], max_bytes=most_bytes)
-    columns = wire.decode(content, _Columns, max_bytes=most_bytes)
+    columns = wire.decode(content, _ConversationColumns, max_bytes=most_bytes)
     del content  # the columns are copies
     _check_tokens(columns.lengths, tokens)
     return _group_of(columns)
 
 
 def content_hash(group: Group) -> bytes:
-    """32 bytes that two groups share if they teach the same: the same prompt and the same texts, in any order.
+    """32 bytes that two groups share if they teach the same: the same prompt and the same texts, of conversations the
+    same actions, in any order.
 
     How a group is compressed, which tokens its texts are cut into and which policy it names make no difference: all
     three can be changed by anybody who passes on the group of another.
     """
     digest = hashlib.sha256(msgspec.msgpack.encode(group.prompt))
-    for text_digest in sorted(hashlib.sha256(completion.text).digest() for completion in group.completions):
+    for text_digest in sorted(map(_text_digest, group.completions)):
         digest.update(text_digest)
+    return digest.digest()
+
+
+def _text_digest(completion: Completion) -> bytes:
+    digest = hashlib.sha256(completion.text)
+    for turn in completion.turns() if completion.actions else ():
+        digest.update(len(turn.text).to_bytes(4, "big"))
     return digest.digest()
 
 
@@ -216,6 +263,22 @@ def _columns_of(group: Group) -> _Columns:
     _check_tokens([len(completion.token_ids) for completion in group.completions], limits.GROUP_TOKENS)
     for completion in group.completions:
         _check_completion(completion)
+    columns = _single_columns_of(group)
+    if not group.beginning and not any(c.actions for c in group.completions):
+        return columns
+    actions = [action for completion in group.completions for action in completion.actions]
+    conversations = _ConversationColumns(
+        **msgspec.structs.asdict(columns),
+        turns=bytes(min(len(c.actions), 255) for c in group.completions),
+        action_lengths=tuple(action.tokens for action in actions),
+        action_finish=bytes(not action.stopped for action in actions),
+        digests=b"".join([group.beginning, *(action.digest for action in actions)]),
+    )
+    _actions_of(conversations)
+    return conversations
+
+
+def _single_columns_of(group: Group) -> _Columns:
     return _Columns(
         prompt=group.prompt,
         family=group.family,
@@ -232,7 +295,7 @@ def _columns_of(group: Group) -> _Columns:
     )
 
 
-def _group_of(columns: _Columns) -> Group:
+def _group_of(columns: _ConversationColumns) -> Group:
     counts = {len(columns.finish), len(columns.lengths), len(columns.text_lengths)}
     if len(counts) != 1 or len(columns.rewards) != 4 * len(columns.finish):
         raise MalformedError("finish reasons, rewards, lengths and text lengths are of unequal numbers of completions")
@@ -249,6 +312,7 @@ def _group_of(columns: _Columns) -> Group:
     token_bytes = np.frombuffer(columns.token_bytes, dtype=np.uint8).astype(np.int64)
     steps = from_planes(columns.logps, tokens, widths=(2,))
     logps = (-steps / LOGP_STEPS_PER_NAT).astype(np.float32)
+    actions = _actions_of(columns)
     completions: list[Completion] = []
     token, byte = 0, 0
     for index, (length, text_length) in enumerate(zip(columns.lengths, columns.text_lengths, strict=True)):
@@ -260,11 +324,35 @@ def _group_of(columns: _Columns) -> Group:
             logps=logps[span],
             finish=_FINISH_CODES[columns.finish[index]],
             reward=rewards[index],
+            actions=actions[index],
         )
         _check_completion(completion)
         completions.append(completion)
         token, byte = token + length, byte + text_length
-    return Group(columns.prompt, columns.family, columns.tokenizer, columns.policy_version, tuple(completions))
+    of_policy = columns.family, columns.tokenizer, columns.policy_version
+    return Group(columns.prompt, *of_policy, tuple(completions), columns.digests[:DIGEST_BYTES])
+
+
+def _actions_of(columns: _ConversationColumns) -> list[tuple[Action, ...]]:
+    """Returns the actions of each completion. Raises ``MalformedError`` where their columns do not agree."""
+    count = len(columns.action_lengths)
+    if not (columns.turns or count or columns.action_finish or columns.digests):
+        return [()] * len(columns.finish)
+    if len(columns.turns) != len(columns.finish) or min(columns.turns) < 1 or max(columns.turns) > limits.TURNS:
+        raise MalformedError(f"each of {len(columns.finish)} conversations has 1 to {limits.TURNS} turns")
+    if not sum(columns.turns) == count == len(columns.action_finish):
+        raise MalformedError(
+            f"{sum(columns.turns)} turns, {count} action lengths, {len(columns.action_finish)} of their finish reasons"
+        )
+    if len(columns.digests) != DIGEST_BYTES * (1 + count):
+        raise MalformedError(f"{len(columns.digests)} bytes of digests for {count} actions")
+    if max(columns.action_finish) >= len(_FINISH_CODES):
+        raise MalformedError(f"finish reason {max(columns.action_finish)} of an action")
+    cut = range(DIGEST_BYTES, len(columns.digests), DIGEST_BYTES)
+    digests = [columns.digests[begin : begin + DIGEST_BYTES] for begin in cut]
+    rows = zip(columns.action_lengths, columns.action_finish, digests, strict=True)
+    actions = iter([Action(tokens, not code, digest) for tokens, code, digest in rows])
+    return [tuple(itertools.islice(actions, turns)) for turns in columns.turns]
 
 
 def _check_tokens(lengths: Sequence[int], most: int) -> None:
@@ -295,6 +383,19 @@ def _check_completion(completion: Completion) -> None:
             raise MalformedError("a log-probability that is positive or not finite")
     if int(token_bytes.sum()) != len(text):
         raise MalformedError(f"the tokens stand for {int(token_bytes.sum())} bytes, the text has {len(text)}")
+    if completion.actions:
+        _check_actions(completion)
+
+
+def _check_actions(completion: Completion) -> None:
+    ends = np.cumsum([action.tokens for action in completion.actions])
+    if int(ends[-1]) != len(completion.token_ids):
+        raise MalformedError(f"the actions have {ends[-1]} tokens, their completion {len(completion.token_ids)}")
+    if completion.actions[-1].stopped != (completion.finish is FinishReason.STOP):
+        raise MalformedError("the last action has another finish reason than its completion")
+    for action, end in zip(completion.actions, ends, strict=True):
+        if action.stopped and completion.token_bytes[end - 1] != 0:
+            raise MalformedError("an action ended by an end-of-sequence token, but its last token is not one")
 
 
 def _mean_logp(logps: NDArray[np.float32]) -> float:
@@ -318,6 +419,10 @@ def _column_ends(columns: _Columns, content_bytes: int) -> list[int]:
         return []
     ends: list[int] = []
     end = content_bytes
+    if isinstance(columns, _ConversationColumns):
+        ends = [end, end - len(columns.digests)]
+        fields = columns.turns, columns.action_lengths, columns.action_finish, columns.digests
+        end -= sum(len(msgspec.msgpack.encode(field)) for field in fields)
     for column, pieces in (
         (columns.logps, 2),
         (columns.token_bytes, 1),

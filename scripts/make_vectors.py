@@ -29,6 +29,7 @@ from protocol.streams.manifest_messages import manifest_frame
 from protocol.wire import ANNOUNCEMENT_DOMAIN
 from scripts.vectors.announcement_vectors import (
     announcements,
+    conversations,
     gossip_messages,
     groups,
     refused_announcements,
@@ -160,6 +161,7 @@ def all_vectors() -> dict[str, list[Json]]:
         "fingerprints.json": fingerprints(),
         "gossip_messages.json": gossip_messages(),
         "groups.json": groups(),
+        "conversations.json": conversations(),
         "refused_groups.json": refused_groups(),
         "announcements.json": announcements(),
         "refused_announcements.json": refused_announcements(),

@@ -39,6 +39,9 @@ CHECK: Mapping[str, str] = {
     "this costs its sender reputation",
     "false_reward": "a claimed reward differs from the one recomputed here; this costs its sender reputation",
     "not_scored": "this node's scorer could not score one of its completions, so that its claim stays unchecked",
+    "not_checked": "its conversations were not played again in time: learner.replay_seconds bounds it, a round",
+    "differs": "one of its conversations goes otherwise here; this costs its sender reputation",
+    "we_differ": "one of its conversations goes otherwise here, as those of most peers do: rather this node is wrong",
     "without_gradient": "every claim held, but no completion had an advantage left: this node's success has caught up "
     "with it, or a filter removed it",
     "not_canonical": "every claim held, but no right answer in it was worth copying: none was the task's own text, "

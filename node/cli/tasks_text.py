@@ -21,7 +21,7 @@ EXAMPLE_CHARACTERS = 48
 LINE_CHARACTERS = 400
 LIST_COLUMNS = 118
 SHOWN_LINES = 40
-NOT_SHARED = "A node trains on its own conversations. They are not shared with other nodes yet."
+SHARED = "Nodes with this configuration share their conversations of it, once it has passed its audit on each."
 
 
 def list_lines(tasks: Sequence[TaskSummary], plugins: Sequence[str]) -> Iterator[str]:
@@ -69,7 +69,7 @@ def sample_lines(sample: TaskSample, shown: ShownPrompt | None, called: str) -> 
         if sample.conversation:
             yield f"reward {sample.conversation[-1].reward:g}"
         yield f"Play it: starling tasks {printable(called)} --play"
-        yield NOT_SHARED
+        yield SHARED
     if sample.parameters is not None:
         yield ""
         yield "Its parameters, for node.toml; those that are left out are the library's:"
@@ -97,7 +97,7 @@ def audit_lines(audit: Audit) -> Iterator[str]:
             yield f"… and {len(found) - MOST_SHOWN} more"
     if audit.passed:
         yield "passed: equal actions gave equal observations and rewards"
-        yield NOT_SHARED
+        yield SHARED
     else:
         yield "not passed: an episode may depend on its reference and the actions alone (docs/environments.md)"
 

@@ -143,6 +143,7 @@ class LearnerSection(ConfigSection):
     trust_peers: bool = False  # peers have full influence from the start, as members of a private cluster always do
     max_age_seconds: Positive = 300.0  # of a foreign group
     foreign_uses: Annotated[int, Field(ge=1, le=64)] = 4  # of one foreign group, in as many rounds
+    replay_seconds: NotNegative = 1.0  # of a round, for playing conversations of peers again; the others are not used
 
     @property
     def most_foreign_groups(self) -> int:

@@ -12,12 +12,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 import msgspec
 
 from node.environments.environment import MOST_TURNS, Environment, Episode, Turn
+from node.tasks.canonical import is_plain
 from node.tasks.task import Prompt, Task, check_ref, config_hash_of
+from protocol.conversations import beginning_digest, turn_digest
 from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
 
@@ -26,11 +29,33 @@ _MARK: Final = "starling/turns/1\n"
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Where an episode stands after some actions."""
+    """An episode after some actions, as the environment gave it: not checked. The first text, and its reward, come
+    before what followed each action."""
 
-    reward: object  # as the environment gave it: not checked
-    observation: object  # likewise; what the last action led to, or the first text
-    done: bool
+    observations: list[object]
+    rewards: list[object]  # of the actions so far
+    done: bool  # the environment ended it
+
+    @property
+    def observation(self) -> object:
+        return self.observations[-1]
+
+    @property
+    def reward(self) -> object:
+        return self.rewards[-1]
+
+
+class Played(msgspec.Struct, frozen=True):
+    """What followed the actions of an episode, all of it checked."""
+
+    observations: tuple[str, ...]  # after each action that was taken
+    digests: tuple[bytes, ...]  # of the first text and of each turn (``protocol.conversations``)
+    goes_on: bool  # the model acts again
+
+    @property
+    def next(self) -> str | None:
+        """What is said to the model next; None once the episode has ended."""
+        return self.observations[-1] if self.goes_on else None
 
 
 class Exchange(msgspec.Struct, frozen=True):
@@ -92,13 +117,27 @@ class ConversationTask:
         return [self.replay(prompt.ref, actions_of(each)).reward for each in completions]  # type: ignore[misc]
 
     def replay(self, ref: PromptRef, actions: Sequence[str]) -> Replayed:
-        """Returns where the episode of ``ref`` stands after ``actions``, of which those after its end, or beyond
-        ``max_turns``, are not taken. Raises whatever the environment raises."""
+        """Returns the episode of ``ref`` after ``actions``, of which those after its end, or beyond ``max_turns``, are
+        not taken. Raises whatever the environment raises."""
         episode = self._begin(ref)
-        observation, done = episode.observation(), False
+        observations, rewards, done = list[object]([episode.observation()]), list[object]([episode.reward()]), False
         for _, turn in self._turns(episode, actions):
-            observation, done = turn.observation, bool(turn.done)
-        return Replayed(episode.reward(), observation, done or len(actions) >= self.environment.max_turns)
+            observations.append(turn.observation)
+            rewards.append(episode.reward())
+            done = bool(turn.done)
+        return Replayed(observations, rewards, done)
+
+    def played(self, ref: PromptRef, actions: Sequence[str], replayed: Replayed) -> Played:
+        """Returns what ``replay`` returned for ``actions`` once it was checked."""
+        first, *observations = map(str, replayed.observations)
+        reward, *rewards = (float(reward) for reward in replayed.rewards)  # type: ignore[arg-type]
+        digests = [beginning_digest(ref, first, reward)]
+        last = len(observations)
+        for turn, (action, observation, reward) in enumerate(zip(actions, observations, rewards, strict=False), 1):
+            done = replayed.done and turn == last
+            digests.append(turn_digest(digests[-1], action, observation, reward, done=done))
+        goes_on = not replayed.done and len(actions) < self.environment.max_turns
+        return Played(tuple(observations), tuple(digests), goes_on)
 
     def exchanges(self, ref: PromptRef, actions: Sequence[str]) -> list[Exchange]:
         """Returns the actions as far as they are taken, each with what follows it. Raises whatever the environment
@@ -120,6 +159,15 @@ class ConversationTask:
             yield action, turn
             if turn.done:
                 return
+
+    def is_canonical(self, prompt: Prompt, completion: str) -> bool:
+        """Returns whether each action is in a form that is worth copying: the environment's own, or plain where it
+        knows none."""
+        return all(map(getattr(self.environment, "is_canonical", is_plain), actions_of(completion)))
+
+    def is_own_text(self, prompt: Prompt, completion: str) -> bool:
+        """Returns whether each action is in the environment's own form, of which it knows one."""
+        return hasattr(self.environment, "is_canonical") and self.is_canonical(prompt, completion)
 
     def example(self, seed: int) -> list[str] | None:
         """Returns actions that go well in the episode of ``seed``; None where the environment knows none."""
@@ -145,6 +193,12 @@ def transcript(actions: Sequence[str]) -> str:
     return _MARK + json.dumps(list(actions))
 
 
+def as_read(actions: Sequence[str], observations: Sequence[str]) -> str:
+    """Returns a conversation after its first text as people read it: actions behind ">", each with what followed."""
+    said = zip_longest((f"> {action}" for action in actions), observations)
+    return "\n".join(each for turn in said for each in turn if each is not None)
+
+
 def actions_of(text: str) -> list[str]:
     """Returns the actions of a transcript, or ``text`` itself as the only one."""
     if not text.startswith(_MARK):
@@ -152,10 +206,14 @@ def actions_of(text: str) -> list[str]:
     return [str(action) for action in json.loads(text.removeprefix(_MARK))]
 
 
+def most_turns(task: Task) -> int:
+    """Returns how many turns an answer may have: one, unless it is a conversation."""
+    return task.environment.max_turns if isinstance(task, ConversationTask) else 1
+
+
 def most_tokens(task: Task) -> int:
     """Returns how many tokens an answer may have, of a conversation the actions of all turns together."""
-    turns = task.environment.max_turns if isinstance(task, ConversationTask) else 1
-    return turns * task.max_new_tokens
+    return most_turns(task) * task.max_new_tokens
 
 
 def most_observed_bytes(task: Task) -> int:
@@ -166,5 +224,5 @@ def most_observed_bytes(task: Task) -> int:
 
 
 def single_answers(tasks: Mapping[str, Task]) -> dict[str, Task]:
-    """Returns the tasks of which groups go to other nodes and come from them: conversations are not shared yet."""
+    """Returns the tasks that are no environments."""
     return {name: task for name, task in tasks.items() if not isinstance(task, ConversationTask)}

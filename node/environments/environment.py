@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from protocol import limits
 from protocol.messages import PromptRef
 
-MOST_TURNS: Final = 64
+MOST_TURNS: Final = limits.TURNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,12 @@ class Episode(Protocol):
 
 
 class Environment(Protocol):
-    """Begins episodes. An optional method ``example(ref) -> Sequence[str]`` returns actions that go well: a sample for
-    people, and what an audit tries beside random actions. An optional attribute ``tools`` has the tools that actions
-    may call, as chat templates take them; the template then also writes observations as what a tool returned."""
+    """Begins episodes. Two methods are optional. ``example(ref) -> Sequence[str]`` returns actions that go well: a
+    sample for people, and what an audit tries beside random actions. ``is_canonical(action) -> bool`` says whether a
+    text is an action with nothing around what the environment reads. Actions of strangers are copied only where it
+    does, so that their texts teach the game and nothing else. An optional attribute ``tools`` has the tools that
+    actions may call, as chat templates take them; the template then also writes observations as what a tool
+    returned."""
 
     @property
     def name(self) -> str:

@@ -101,7 +101,7 @@ class Learner:
         record.watch.lap("learn")
 
         # 6. Own groups to others.
-        record.groups_offered = share(scored, self.intake, self.policy, self.config.learner.share_groups)
+        record.groups_offered = share(scored, self.foreign.candidates, self.policy, self.config.learner.share_groups)
         record.count_in(state, scored.rewards_by_task())
 
         # 7. Weights averaged with a partner, now and then.

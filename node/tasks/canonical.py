@@ -37,9 +37,18 @@ class HasFreeText(Protocol):
     has_free_text: bool
 
 
+@runtime_checkable
+class KnowsItsText(Protocol):
+    """A task of several right texts that can tell whether it would write one of them."""
+
+    def is_own_text(self, prompt: Prompt, completion: str) -> bool: ...
+
+
 def is_own_text(task: Task, prompt: Prompt, completion: str) -> bool:
     """Returns whether a right ``completion`` is, letter by letter, what the task itself would write: whoever copies it
     copies nothing of its sender."""
+    if isinstance(task, KnowsItsText):
+        return task.is_own_text(prompt, completion)
     return completion == prompt.answer and not (isinstance(task, HasFreeText) and task.has_free_text)
 
 

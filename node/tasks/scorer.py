@@ -25,6 +25,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from node.configuration import TasksSection
+from node.environments.conversation import Played
 from node.tasks.worker import (
     PREFIX_BYTES,
     FaultReason,
@@ -59,9 +60,7 @@ class Scores:
 
     rewards: tuple[float, ...]
     faults: tuple[ScoringFault | None, ...]
-    observations: tuple[
-        str | None, ...
-    ] = ()  # of conversations: what follows, None where one has ended; none at all: all have
+    played: tuple[Played | None, ...] = ()  # of conversations: what followed their actions, None where there is a fault
 
 
 class _SilentError(Exception):
@@ -213,12 +212,9 @@ class Scorer:
         finally:
             self._idle.put(worker)
         faults = tuple(None if v.fault is None else ScoringFault(v.fault, v.detail) for v in verdicts)
-        observations = tuple(verdict.observation for verdict in verdicts)
-        return Scores(
-            tuple(verdict.reward for verdict in verdicts),
-            faults,
-            observations if any(each is not None for each in observations) else (),
-        )
+        played = tuple(verdict.played for verdict in verdicts)
+        rewards = tuple(verdict.reward for verdict in verdicts)
+        return Scores(rewards, faults, played if any(each is not None for each in played) else ())
 
     def worker_pids(self) -> list[int]:
         """Returns the present process ids of the workers; a replacement has another id."""

@@ -25,7 +25,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from node.configuration import TasksSection
-from node.environments.conversation import ConversationTask, actions_of, observation_fault
+from node.environments.conversation import ConversationTask, Played, actions_of, observation_fault
 from node.tasks.jsonl import JsonlTask
 from node.tasks.own_file import place_of
 from node.tasks.registry import load_tasks
@@ -75,7 +75,7 @@ class ScoringVerdict(msgspec.Struct, tag="verdict"):
     reward: float
     fault: FaultReason | None = None
     detail: str = ""
-    observation: str | None = None  # of a conversation that goes on: what is said to the model next
+    played: Played | None = None  # of a conversation
 
 
 def frame(message: msgspec.Struct) -> bytes:
@@ -121,18 +121,21 @@ def score_one(task: Task, prompt: Prompt, completion: str) -> ScoringVerdict:
 
 
 def _replayed(task: ConversationTask, prompt: Prompt, completion: str) -> ScoringVerdict:
-    reached = task.replay(prompt.ref, actions_of(completion))
-    fault = observation_fault(task.environment, reached.observation)
-    if fault is not None:
-        return ScoringVerdict(0.0, FaultReason.OBSERVATION, fault)
-    verdict = judged(reached.reward)
-    if verdict.fault is None and not 0 <= verdict.reward <= 1:
-        return ScoringVerdict(
-            0.0, FaultReason.OUT_OF_RANGE, f"reward {verdict.reward:g} of a conversation, wanted 0 to 1"
-        )
-    if verdict.fault is not None or reached.done:
-        return verdict
-    return msgspec.structs.replace(verdict, observation=reached.observation)
+    actions = actions_of(completion)
+    replayed = task.replay(prompt.ref, actions)
+    verdict = ScoringVerdict(0.0)
+    for observation, reward in zip(replayed.observations, replayed.rewards, strict=True):
+        fault = observation_fault(task.environment, observation)
+        if fault is not None:
+            return ScoringVerdict(0.0, FaultReason.OBSERVATION, fault)
+        verdict = judged(reward)
+        if verdict.fault is None and not 0 <= verdict.reward <= 1:
+            return ScoringVerdict(
+                0.0, FaultReason.OUT_OF_RANGE, f"reward {verdict.reward:g} of a conversation, wanted 0 to 1"
+            )
+        if verdict.fault is not None:
+            return verdict
+    return msgspec.structs.replace(verdict, played=task.played(prompt.ref, actions, replayed))
 
 
 def _receive(source: BinaryIO, type_: type[msgspec.Struct]) -> msgspec.Struct | None:

@@ -94,7 +94,7 @@ class _HereScorer:
         prompt = self.task.prompt(ref)
         verdicts = [score_one(self.task, prompt, text) for text in texts]
         faults = tuple(None if each.fault is None else ScoringFault(each.fault, each.detail) for each in verdicts)
-        return Scores(tuple(each.reward for each in verdicts), faults, tuple(each.observation for each in verdicts))
+        return Scores(tuple(each.reward for each in verdicts), faults, tuple(each.played for each in verdicts))
 
 
 def load_models(

@@ -52,13 +52,16 @@ SEEDS: Final = 1 << 32
 LEARNING: Final = {"foreign_groups": 0, "completions": 8, "learning_rate": 2e-3}
 
 
-def aimless_walk(task: ConversationTask, draws: Random) -> tuple[str, list[tuple[str, str]]]:
-    """Returns the first text of a training episode, and each step with what stands before it."""
+def walk(task: ConversationTask, draws: Random, aimless: float) -> tuple[str, list[tuple[str, str]]]:
+    """Returns the first text of a training episode, and each step with what stands before it: a shortest way, or, with
+    a chance of ``aimless``, any of the open steps each time."""
     prompt = training_prompt(task, draws.randrange(SEEDS))
     episode, seen, before = task.environment.begin(prompt.ref), prompt.text, ""
+    way = task.example(prompt.ref.seed) or []
+    lost = aimless >= 1 or draws.random() < aimless
     turns: list[tuple[str, str]] = []
-    for _ in range(task.environment.max_turns):
-        step = draws.choice(seen.split()[-1])  # one of the open ones
+    for number in range(task.environment.max_turns):
+        step = draws.choice(seen.split()[-1]) if lost else way[number]
         turns.append((before, step))
         turn = episode.act(step)
         if turn.done:
@@ -67,22 +70,23 @@ def aimless_walk(task: ConversationTask, draws: Random) -> tuple[str, list[tuple
     return prompt.text, turns
 
 
-def taught_model(seed: int) -> Path:
-    """Returns the folder of the model that knows the form of the game, after making it where it is missing."""
+def taught_model(seed: int, aimless: float = 1.0, alphabet: str = ALPHABET, **changes: int) -> Path:
+    """Returns the folder of the model that knows the form of the game, after making it where it is missing. ``aimless``
+    is the share of the walks that it is taught which lead nowhere; ``changes`` are of the network's shape."""
     task = BUILT_IN_TASKS[GAME]
     assert isinstance(task, ConversationTask)
-    shape = {**SHAPE, "max_position_embeddings": CONTEXT}
+    shape = {**SHAPE, "max_position_embeddings": CONTEXT, **changes}
     teaching = [TEACHING_EPISODES, TEACHING_STEPS, TEACHING_BATCH, LEARNING_RATE]
-    recipe = [seed, GAME, task.config_hash.hex(), ALPHABET, teaching, shape]
+    recipe = [seed, GAME, task.config_hash.hex(), alphabet, teaching, shape, *([aimless] if aimless < 1 else [])]
     folder = MODELS_FOLDER / f"turns-{hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:12]}"
     if (folder / "tokenizer.json").is_file():
         return folder
     torch.manual_seed(seed)
-    draws, tokenizer = Random(seed), character_tokenizer(ALPHABET)
+    draws, tokenizer = Random(seed), character_tokenizer(alphabet)
     model = network(tokenizer, shape)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     encode = partial(tokenizer.encode, add_special_tokens=False)
-    walks = [aimless_walk(task, draws) for _ in range(TEACHING_EPISODES)]
+    walks = [walk(task, draws, aimless) for _ in range(TEACHING_EPISODES)]
     for step in range(TEACHING_STEPS):
         rows, labels = list[list[int]](), list[list[int]]()
         for text, turns in draws.sample(walks, TEACHING_BATCH):

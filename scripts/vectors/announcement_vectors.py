@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocol import limits
 from protocol.connections import connections_field
+from protocol.conversations import Action, beginning_digest, turn_digest
 from protocol.gossip_message import gossip_message_id
 from protocol.identity import PEER_ID_PREFIX, NodeKey
 from protocol.meeting_points import gossip_topic
@@ -55,7 +57,42 @@ def example_groups() -> dict[str, Group]:
         "three bytes an id": group(completion("answer", [151_935, limits.TOKEN_ID], [6, 0], [-1.5, -0.0625], -1000.0)),
         "no tokens": group(completion("", [], [], [], 0.0)),
         "log-probabilities at the floor": group(completion("ab", [1, 2], [1, 1], [-65535 / 2048, -1 / 2048], 0.25)),
+        "conversations": _conversations(),
     }
+
+
+GUESSED = PromptRef("guess_number:tiny", 1, b"\x02" * 16, 7)
+FIRST_TEXT = "40-46:"
+TURNS = (("43", "+", 0.0, False), ("Ö45", "=", 0.75, True))  # action, observation, reward, done
+
+
+def _digests(turns: Sequence[tuple[str, str, float, bool]]) -> list[bytes]:
+    digests = [beginning_digest(GUESSED, FIRST_TEXT, 0.0)]
+    for action, observation, reward, done in turns:
+        digests.append(turn_digest(digests[-1], action, observation, reward, done=done))
+    return digests
+
+
+def _conversations() -> Group:
+    beginning, higher, found = _digests(TURNS)
+    ids, lengths, logps = np.array([3, 2, 0, 300, 4, 0]), np.array([1, 1, 0, 2, 2, 0]), np.full(6, -0.5, np.float32)
+    actions = (Action(3, True, higher), Action(3, True, found))
+    both = Completion("43Ö45".encode(), ids, lengths, logps, FinishReason.STOP, 0.75, actions)
+    cut = Action(1, False, _digests([("4", "+", 0.0, False)])[1])
+    short = Completion(b"4", ids[:1], lengths[:1], logps[:1], FinishReason.LENGTH, 0.0, (cut,))
+    return Group(GUESSED, FAMILY, TOKENIZER, 7, (both, short), beginning)
+
+
+def conversations() -> list[Json]:
+    """What was said in the first conversation of the group "conversations", and its digests."""
+    beginning, *digests = _digests(TURNS)
+    names = ("action", "observation", "reward", "done")
+    turns = [
+        dict(zip(names, turn, strict=True)) | {"digest": digest.hex()}
+        for turn, digest in zip(TURNS, digests, strict=True)
+    ]
+    begun = {"prompt": plain(GUESSED), "first_text": FIRST_TEXT, "first_reward": 0.0, "beginning": beginning.hex()}
+    return [begun | {"turns": turns}]
 
 
 def groups() -> list[Json]:
@@ -73,6 +110,14 @@ def groups() -> list[Json]:
             }
         )
     return vectors
+
+
+def _with_columns(**changes: Any) -> bytes:
+    """The conversations with other columns of actions."""
+    names = ("turns", "action_lengths", "action_finish", "digests")
+    columns = msgspec.msgpack.decode(zstandard.decompress(encode_group(_conversations())[len(GROUP_MAGIC) :]))
+    columns[12:] = [changes.get(name, value) for name, value in zip(names, columns[12:], strict=True)]
+    return GROUP_MAGIC + zstandard.compress(msgspec.msgpack.encode(columns))
 
 
 def refused_groups() -> list[Json]:
@@ -96,6 +141,10 @@ def refused_groups() -> list[Json]:
             5,
         ),
         "malformed: text that no token stands for": (blob([3, 2], b"text"), 5),
+        "malformed: actions beside single answers": (_with_columns(turns=b"\x02\x00"), 7),
+        "malformed: an action of no tokens": (_with_columns(action_lengths=[0, 6, 1]), 7),
+        "malformed: actions of fewer tokens than their completion": (_with_columns(action_lengths=[3, 2, 1]), 7),
+        "malformed: a digest too few": (_with_columns(digests=bytes(48)), 7),
     }
     return [
         {"name": name, "tokens": tokens, "blob": refused.hex(), "reason": name.split(":")[0]}

@@ -59,7 +59,9 @@ function group (vector) {
     const w = wanted.completions[i]
     holds(agrees([c.text, c.ids, c.tokenBytes, c.logps.map((logp) => logp + 0), c.reward], [w.text, w.token_ids, w.token_bytes, w.logps.map((logp) => logp + 0), w.reward]), `completion ${i}`)
     holds((w.finish === 'stop') === c.stop, 'finish')
+    holds(agrees(c.actions.map((a) => [a.tokens, a.stop, a.digest]), w.actions), 'actions')
   })
+  holds(hex(found.beginning) === wanted.beginning, 'beginning')
   holds(hex(groups.encodeContent(found)) === vector.content, 'encoded again')
   const again = groups.groupBlob(found.content)
   holds(hex(groups.readGroup(again).content) === vector.content, 'our own frame')
@@ -146,6 +148,14 @@ const CHECKS = {
   refused_groups (v) {
     const found = refusal(() => groups.readGroup(unhex(v.blob), v.tokens))
     holds(found === v.reason, found)
+  },
+  conversations (v) {
+    let digest = groups.beginningDigest(Object.values(v.prompt).map((each, i) => i === 2 ? unhex(each) : each), v.first_text, v.first_reward)
+    holds(hex(digest) === v.beginning, 'beginning')
+    for (const turn of v.turns) {
+      digest = groups.turnDigest(digest, turn.action, turn.observation, turn.reward, turn.done)
+      holds(hex(digest) === turn.digest, turn.action)
+    }
   },
   blob_messages: blobMessage,
   ...Object.fromEntries(['averaging', 'peer', 'handshake', 'member', 'lend', 'letter'].map((protocol) => [`${protocol}_messages`, (v) => {

@@ -10,9 +10,13 @@ import pytest
 from protocol.cluster.cluster_manifest import ClusterManifest, sign_manifest
 from protocol.cluster.documents import Credential, Invitation, Revocations, sign_invitation, sign_join
 from protocol.cluster.invite import encode_invite
+from protocol.conversations import Action, beginning_digest, turn_digest
 from protocol.identity import NodeKey
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, FinishReason, Group
+
+BEGINNING = bytes(range(16))
+SPLIT = np.array([1, 1, 2, 1, 1, 0], dtype=np.int64)
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +51,17 @@ def make_group(make_completion: Callable[..., Completion]) -> Callable[..., Grou
         return Group(PromptRef("chain_sum", 1, b"c" * 16, 42), b"f" * 16, b"t" * 16, 7, several)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def conversations(make_completion: Callable[..., Completion]) -> Group:
+    """Two conversations about one prompt, of two actions and of one."""
+    first = turn_digest(BEGINNING, "So", "higher", 0.0, done=False)
+    second = turn_digest(first, " 42.", "yes", 1.0, done=True)
+    both = make_completion(actions=(Action(2, False, first), Action(4, True, second)), token_bytes=SPLIT)
+    one = make_completion(actions=(Action(6, True, second),), reward=0.5)
+    ref = PromptRef("guess_number", 1, b"c" * 16, 42)
+    return Group(ref, b"f" * 16, b"t" * 16, 7, (both, one), beginning_digest(ref, "0-9:", 0.0))
 
 
 class Lab:

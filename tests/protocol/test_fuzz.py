@@ -87,21 +87,27 @@ def group_blob(make_group: Callable[..., Group]) -> bytes:
     return encode_group(make_group())
 
 
+@pytest.fixture(scope="module")
+def conversation_blob(conversations: Group) -> bytes:
+    return encode_group(conversations)
+
+
 @given(st.data())
 @examples(400)
-def test_group_blob(group_blob: bytes, data: st.DataObject) -> None:
-    raw = data.draw(st.binary(max_size=300) | mutated([group_blob]))
+def test_group_blob(group_blob: bytes, conversation_blob: bytes, data: st.DataObject) -> None:
+    raw = data.draw(st.binary(max_size=300) | mutated([group_blob, conversation_blob]))
     with contextlib.suppress(ProtocolError):
         decode_group(data.draw(st.sampled_from([b"", GROUP_MAGIC])) + raw)
 
 
 @given(st.data())
-@examples(600)
-def test_content_within_a_sound_frame(group_blob: bytes, data: st.DataObject) -> None:
-    content = zstandard.decompress(group_blob[len(GROUP_MAGIC) :])
-    raw = data.draw(st.binary(max_size=300) | mutated([content]))
+@examples(900)
+def test_content_within_a_sound_frame(group_blob: bytes, conversation_blob: bytes, data: st.DataObject) -> None:
+    contents = [zstandard.decompress(blob[len(GROUP_MAGIC) :]) for blob in (group_blob, conversation_blob)]
+    raw = data.draw(st.binary(max_size=300) | mutated(contents))
     with contextlib.suppress(ProtocolError):
         group = decode_group(GROUP_MAGIC + zstandard.compress(raw))
+        assert all(len(each.turns()) == len(each.actions or (0,)) for each in group.completions)
         encode_group(group)  # what was accepted keeps every guarantee, so that it may be sent on
 
 

@@ -8,11 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from protocol import limits
 from protocol.blob_id import blob_id
+from protocol.conversations import Action
 from protocol.errors import IntegrityError, MalformedError, OversizedError
 from protocol.messages import GroupAdvert, PromptRef
 from protocol.rollouts import (
@@ -44,6 +45,10 @@ COLUMNS = (
     "token_ids",
     "token_bytes",
     "logps",
+    "turns",
+    "action_lengths",
+    "action_finish",
+    "digests",
 )
 
 
@@ -65,6 +70,23 @@ def completions(draw: st.DrawFn) -> Completion:
     )
 
 
+@st.composite
+def conversations(draw: st.DrawFn) -> Completion:
+    """Single answers one after the other, each an action."""
+    answers = [each for each in draw(st.lists(completions(), min_size=1, max_size=4)) if len(each.token_ids)]
+    digests = st.binary(min_size=16, max_size=16)
+    assume(answers)
+    return Completion(
+        text=b"".join(each.text for each in answers),
+        token_ids=np.concatenate([each.token_ids for each in answers]),
+        token_bytes=np.concatenate([each.token_bytes for each in answers]),
+        logps=np.concatenate([each.logps for each in answers]),
+        finish=answers[-1].finish,
+        reward=answers[-1].reward,
+        actions=tuple(Action(len(each.token_ids), each.finish is FinishReason.STOP, draw(digests)) for each in answers),
+    )
+
+
 def content_of(group: Group) -> list[Any]:
     """The columns of a group as they travel, to be changed one by one."""
     columns: list[Any] = msgspec.msgpack.decode(zstandard.decompress(encode_group(group)[len(GROUP_MAGIC) :]))
@@ -76,10 +98,11 @@ def blob_of(columns: list[Any]) -> bytes:
 
 
 def assert_equal(group: Group, decoded: Group) -> None:
-    for field in ("prompt", "family", "tokenizer", "policy_version"):
+    for field in ("prompt", "family", "tokenizer", "policy_version", "beginning"):
         assert getattr(decoded, field) == getattr(group, field)
     for sent, got in zip(group.completions, decoded.completions, strict=True):
         assert (got.text, got.finish, got.reward) == (sent.text, sent.finish, sent.reward)
+        assert got.actions == sent.actions
         assert np.array_equal(got.token_ids, sent.token_ids)
         assert np.array_equal(got.token_bytes, sent.token_bytes)
         assert [str(column.dtype) for column in (got.token_ids, got.token_bytes, got.logps)] == [
@@ -101,6 +124,46 @@ def test_group_survives_the_wire_and_matches_its_advert(several: list[Completion
     assert_equal(group, decoded)
     check_against_advert(decoded, advert_of(group, blob))
     assert encode_group(decoded) == blob
+
+
+@given(st.lists(conversations(), min_size=1, max_size=4), st.binary(min_size=16, max_size=16))
+def test_conversations_survive_the_wire_and_their_turns_are_what_was_said(
+    several: list[Completion], beginning: bytes
+) -> None:
+    group = Group(PromptRef("grid", 1, b"c" * 16, 42), b"f" * 16, b"t" * 16, 7, tuple(several), beginning)
+    blob = encode_group(group)
+    decoded = decode_group(blob)
+    assert decoded.converses
+    assert_equal(group, decoded)
+    check_against_advert(decoded, advert_of(group, blob))
+    assert encode_group(decoded) == blob
+    for completion in decoded.completions:
+        turns = completion.turns()
+        assert [len(turn.token_ids) for turn in turns] == [action.tokens for action in completion.actions]
+        assert b"".join(turn.text for turn in turns) == completion.text
+        assert np.concatenate([turn.logps for turn in turns]).tolist() == completion.logps.tolist()
+        assert all(int(turn.token_bytes.sum()) == len(turn.text) for turn in turns)
+
+
+def test_most_turns_and_actions_are_accepted_and_no_more(make_completion: MakeCompletion) -> None:
+    one = make_completion(text=b"", token_ids=np.zeros(1), token_bytes=np.zeros(1, np.int64), logps=np.zeros(1))
+    ids, none = np.zeros(limits.TURNS, np.int64), np.zeros(limits.TURNS, np.float32)
+    most = replace(one, token_ids=ids, token_bytes=ids, logps=none, actions=(Action(1, True, b"d" * 16),) * len(ids))
+    count = limits.ACTIONS_PER_GROUP // limits.TURNS
+
+    def group(*completions: Completion) -> Group:
+        return Group(PromptRef("g" * 64, 1, b"c" * 16, 2**63 - 1), bytes(16), bytes(16), 7, completions, b"b" * 16)
+
+    largest = encode_group(group(*[most] * count))
+    assert len(zstandard.decompress(largest[4:])) < limits.GROUP_OTHER_BYTES
+    assert len(decode_group(largest, tokens=limits.ACTIONS_PER_GROUP).completions) == count
+    single = replace(one, token_ids=ids[:1], actions=most.actions[:1])
+    with pytest.raises(ValueError, match="must not be sent"):
+        encode_group(group(*[most] * count, single))
+    more = np.zeros(limits.TURNS + 1, np.int64)
+    longer = replace(most, token_ids=more, token_bytes=more, logps=more.astype(np.float32))
+    with pytest.raises(ValueError, match=f"1 to {limits.TURNS} turns"):
+        encode_group(group(replace(longer, actions=most.actions[:1] * len(more))))
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 127, 128, 129, 5_000])
@@ -324,13 +387,56 @@ def test_group_with_an_impossible_column_is_malformed(
         decode_group(blob_of(columns))
 
 
-def test_columns_appended_by_a_newer_minor_version_are_ignored(make_group: MakeGroup) -> None:
-    assert_equal(make_group(), decode_group(blob_of([*content_of(make_group()), b"new", [1]])))
+@pytest.mark.parametrize(
+    ("column", "change"),
+    [
+        pytest.param("turns", lambda v: v[:1], id="one completion without actions"),
+        pytest.param("turns", lambda v: bytes([2, 2]), id="more turns than actions"),
+        pytest.param("turns", lambda v: bytes([3, 0]), id="a conversation without actions"),
+        pytest.param("turns", lambda v: bytes([1, 2]), id="actions of another completion"),
+        pytest.param("turns", lambda v: b"", id="actions without turns"),
+        pytest.param("action_lengths", lambda v: [2, 4], id="one action less"),
+        pytest.param("action_lengths", lambda v: [2, 4, 7], id="an action beyond its completion"),
+        pytest.param("action_lengths", lambda v: [0, 6, 6], id="an action without tokens"),
+        pytest.param("action_finish", lambda v: bytes([0, 0, 0]), id="stopped by a visible token"),
+        pytest.param("action_finish", lambda v: bytes([1, 1, 0]), id="ended otherwise than its completion"),
+        pytest.param("action_finish", lambda v: bytes([2, 0, 0]), id="unknown finish reason"),
+        pytest.param("action_finish", lambda v: v[:2], id="one finish reason less"),
+        pytest.param("digests", lambda v: v[:-1], id="digests cut short"),
+        pytest.param("digests", lambda v: v[16:], id="no digest of the first text"),
+        pytest.param("digests", lambda v: b"", id="no digests"),
+        pytest.param("digests", lambda v: bytes(16 * (2 + limits.ACTIONS_PER_GROUP)), id="too many digests"),
+    ],
+)
+def test_conversations_with_an_impossible_column_are_malformed(
+    conversations: Group, column: str, change: Callable[[Any], Any]
+) -> None:
+    columns = content_of(conversations)
+    index = COLUMNS.index(column)
+    columns[index] = change(columns[index])
+    with pytest.raises(MalformedError):
+        decode_group(blob_of(columns))
+
+
+def test_single_answers_are_sent_as_before_conversations_were_known(make_group: MakeGroup) -> None:
+    assert len(content_of(make_group())) == COLUMNS.index("turns")
+
+
+def test_equal_text_in_other_actions_is_another_content(conversations: Group) -> None:
+    both, one = conversations.completions
+    joined = replace(conversations, completions=(replace(both, actions=one.actions), one))
+    assert content_hash(joined) != content_hash(conversations)
+    reordered = replace(conversations, completions=(one, both))
+    assert content_hash(reordered) == content_hash(conversations)
+
+
+def test_columns_appended_by_a_newer_minor_version_are_ignored(conversations: Group) -> None:
+    assert_equal(conversations, decode_group(blob_of([*content_of(conversations), b"new", [1]])))
 
 
 def test_columns_are_read_by_a_decoder_written_from_the_specification(make_group: MakeGroup) -> None:
     """Not one line of the codec is used here: docs/protocol.md alone."""
-    columns = dict(zip(COLUMNS, content_of(make_group()), strict=True))
+    columns = dict(zip(COLUMNS, content_of(make_group()), strict=False))
     assert columns["prompt"] == ["chain_sum", 1, b"c" * 16, 42]
     assert columns["finish"] == bytes([0, 0])
     assert columns["rewards"] == bytes.fromhex("0000803f 00000000")

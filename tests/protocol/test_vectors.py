@@ -20,6 +20,7 @@ from protocol.blob_id import blob_id, chunk_hashes
 from protocol.cluster.admission import Admitted, judge_credential, judge_revocations
 from protocol.cluster.cluster_manifest import ClusterManifest, open_manifest, sign_manifest
 from protocol.cluster.invite import decode_invite, encode_invite
+from protocol.conversations import Action, beginning_digest, turn_digest
 from protocol.donor_invitation import DonorInvitation, decode_donor_invitation, encode_donor_invitation
 from protocol.gossip_message import MESSAGE_ID_BYTES, gossip_message_id
 from protocol.identity import NodeKey, peer_id_of, public_bytes_of, verify
@@ -157,11 +158,13 @@ def built_group(value: Any) -> Group:
             np.array(c["logps"], np.float32),
             FinishReason(c["finish"]),
             c["reward"],
+            tuple(Action(a["tokens"], a["stopped"], bytes.fromhex(a["digest"])) for a in c["actions"]),
         )
         for c in value["completions"]
     )
     hashes = bytes.fromhex(value["family"]), bytes.fromhex(value["tokenizer"])
-    return Group(built(PromptRef, value["prompt"]), *hashes, value["policy_version"], completions)
+    beginning = bytes.fromhex(value["beginning"])
+    return Group(built(PromptRef, value["prompt"]), *hashes, value["policy_version"], completions, beginning)
 
 
 @pytest.mark.parametrize("vector", vectors("identities"), ids=lambda v: v["peer_id"])
@@ -227,6 +230,15 @@ def test_announcement(vector: Any) -> None:
     opened = open_announcement(raw, swarm_id=swarm_id, now_seconds=sent_seconds)
     assert (opened.sender, opened.sequence, opened.time_seconds) == (key.peer_id, vector["sequence"], sent_seconds)
     assert opened.body == body
+
+
+@pytest.mark.parametrize("vector", vectors("conversations"), ids=lambda v: v["first_text"])
+def test_digests_of_a_conversation(vector: Any) -> None:
+    digest = beginning_digest(built(PromptRef, vector["prompt"]), vector["first_text"], vector["first_reward"])
+    assert digest.hex() == vector["beginning"]
+    for turn in vector["turns"]:
+        digest = turn_digest(digest, turn["action"], turn["observation"], turn["reward"], done=turn["done"])
+        assert digest.hex() == turn["digest"]
 
 
 @pytest.mark.parametrize("vector", vectors("refused_groups"), ids=lambda v: v["name"])

@@ -71,6 +71,15 @@ GOODS: Final = (
     "apples", "books", "chairs", "drums", "eggs", "forks", "gloves", "hats",
 )  # fmt: skip
 
+WORDS: Final = FUNCTIONS | {
+    "select", "from", "where", "and", "or", "not", "in", "is", "null", "between", "distinct", "group", "order", "by",
+    "having", "limit", "asc", "desc", "join", "on", "as", "people", "name", "city", "age", "orders", "buyer", "good",
+    "pieces", "price",
+}  # fmt: skip
+_NAMED: Final = "|".join(f"'{name}'" for name in (*NAMES, *CITIES, *GOODS))
+_PIECE: Final = re.compile(rf"{_NAMED}|[A-Za-z]+|[0-9]{{1,6}}(?:\.[0-9]{{1,3}})?|[-+*/%,.()<>=!]")
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,3})?")
+
 
 @dataclass(frozen=True)
 class Database:
@@ -107,6 +116,15 @@ class Database:
     def example(self, ref: PromptRef) -> Sequence[str]:
         episode = self.begin(ref)
         return [episode.query, f"answer: {episode.answer}"]
+
+    def is_canonical(self, action: str) -> bool:
+        """A query of known words, numbers and quoted names of the tables alone, or an answer that is a number."""
+        if _NUMBER.fullmatch(action.removeprefix("answer: ")):
+            return action.startswith("answer: ")
+        words = [word.lower() for word in _PIECE.findall(action) if word.isalpha()]
+        is_query = len(action) <= MOST_QUERY_BYTES and action.lower().startswith("select ")
+        is_plain = action == " ".join(action.split()) and not _PIECE.sub("", action).strip(" ")
+        return is_query and is_plain and "--" not in action and "/*" not in action and WORDS.issuperset(words)
 
 
 class Asking:

@@ -67,6 +67,9 @@ class Grid:
         assert way is not None
         return [step[0] for step in way] if self.brief else way
 
+    def is_canonical(self, action: str) -> bool:
+        return action in ({step[0] for step in STEPS} if self.brief else STEPS)
+
 
 def shortest_way(free: frozenset[Cell] | set[Cell], start: Cell, goal: Cell) -> list[str] | None:
     """Returns the steps of a shortest way, or None where there is none."""

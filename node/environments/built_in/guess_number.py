@@ -69,6 +69,9 @@ class GuessNumber:
             )
         return guesses
 
+    def is_canonical(self, action: str) -> bool:
+        return _NUMBER.fullmatch(action) is not None and str(int(action)) == action
+
 
 class Guessing:
     def __init__(self, game: GuessNumber, low: int, secret: int) -> None:

@@ -50,6 +50,9 @@ class Mastermind:
         code = self.begin(ref)
         return [code.letters[0] * self.length, code.secret]
 
+    def is_canonical(self, action: str) -> bool:
+        return len(action) == self.length and set(action) <= set(string.ascii_uppercase)
+
 
 class Breaking:
     def __init__(self, game: Mastermind, letters: str, secret: str) -> None:

@@ -158,7 +158,7 @@ class Imitation(RightAnswers):
         """Takes a verified group that was learnt from: its best answer, if that is right."""
         best = max(group.completions, key=lambda each: each.reward, default=None)
         if best is not None and best.reward >= RIGHT and group.influence > 0:
-            answer = RightAnswer(tuple(best.token_ids.tolist()), best.reward, best.peer)
+            answer = RightAnswer(tuple(best.token_ids.tolist()), best.reward, best.peer, best.observed)
             self.keep(task, group.prompt_ids, answer)
 
     def lessons(

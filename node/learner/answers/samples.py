@@ -64,8 +64,7 @@ class SampleChoice:
 
 
 def _of_peer(group: VerifiedGroup) -> SampledGroup:
-    texts = [completion.text for completion in group.foreign.group.completions]
-    return _group(group.foreign.peer, group.prompt, texts, group.rewards)
+    return _group(group.foreign.peer, group.prompt, group.texts(), group.rewards)
 
 
 def _group(peer: str | None, prompt: Prompt, texts: Sequence[bytes], rewards: Sequence[float]) -> SampledGroup:

@@ -22,12 +22,12 @@ from node.configuration import DEFAULT_STORE_BYTES, Config, chosen, devices_faul
 from node.engines.backends import EngineParts, engine_of
 from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
-from node.environments.conversation import single_answers
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Event, LearnerReady, Loading
 from node.fit.fitted import FLOORS, Sizes, fitted_with, remember, remember_smaller_passes
 from node.fit.settings import MemorySettings
 from node.home import Home
+from node.learner.assembly.environment_audits import EnvironmentAudits, audit_fault
 from node.learner.assembly.planning import planned_config
 from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
@@ -233,9 +233,12 @@ def _learner(
     )
     stack.callback(publisher.close)
     client, research = SwarmClient(home.swarm_socket), config.objective.research
-    intake = RolloutIntake(
-        client, single_answers(tasks), config.learner, time.time, restored.pool_position, research=research
-    )
+    audits = EnvironmentAudits(
+        tasks, partial(audit_fault, section=config.tasks, records=home.audits), report, time.time,
+        round_number=lambda: restored.state.round,
+    )  # fmt: skip
+    stack.callback(audits.close)
+    intake = RolloutIntake(client, audits.shared, config.learner, time.time, restored.pool_position, research=research)
     stack.callback(intake.close)
     persistence = Persistence(
         checkpoints, config, policy, optimizer, report, time.time, publisher,

@@ -10,11 +10,12 @@ from functools import partial
 from node.averaging.weight_averager import WeightAverager
 from node.configuration import DEFAULT_BATCH_TOKENS, Config, chosen
 from node.engines.engine import Engine
-from node.environments.conversation import most_tokens, single_answers
+from node.environments.conversation import most_tokens
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Event
 from node.fit.fitted import Sizes
 from node.learner.foreign.candidates import ForeignCandidates, ForeignGroups
+from node.learner.foreign.conversation_checks import Replays
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generation, RoundPlan, round_plan
 from node.learner.generation.own_rollouts import RewardScorer
@@ -109,7 +110,7 @@ def learner_of(
         return trusted or config.objective.research.free_text == "copy"
 
     candidates = ForeignCandidates(
-        intake, single_answers(tasks), policy.tokens, config.objective,
+        intake, intake.tasks, policy.tokens, config.objective,
         context=network.context,
         copies_free_text=copies_free_text,
     )  # fmt: skip
@@ -132,7 +133,9 @@ def learner_of(
         early=early,
         foreign=ForeignGroups(intake, candidates, guard.admits, draws, ahead=ahead),
         intake=intake,
-        scoring=RoundScoring(scorer, candidates, early),
+        scoring=RoundScoring(
+            scorer, candidates, early, Replays(scorer, config.learner.replay_seconds), state.success.of
+        ),
         learning=RoundLearning(
             config, tasks, state, engine, candidates, guard, early, steps, phases,
             release=schedule.release,

@@ -2,6 +2,7 @@
 
     regenerated       the prompt is made again from its reference, and teaches              or the group is refused
     verified          claimed rewards agree with those recomputed beside our own ones     or the group is refused
+                      what conversations led to is what their actions lead to here
     training_groups   alignment and advantages, as ``objective.training_groups``
     report_use        the swarm process learns which groups were trained on
 
@@ -16,17 +17,18 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from node.configuration import ObjectiveSection
+from node.environments.conversation import Played, actions_of, as_read, transcript
 from node.learner.allocation.success import SuccessTracker
+from node.learner.foreign.conversation_checks import Agreement
 from node.learner.foreign.intake import ForeignGroup, Incoming, RolloutIntake
 from node.learner.foreign.outcomes import Decided, ForeignOutcome, ForeignOutcomes, name_of
-from node.learner.foreign.verification import ForeignRefusal, check_rewards, regenerated_prompt
+from node.learner.foreign.verification import ForeignRefusal, check_rewards, check_turns, regenerated_prompt
 from node.learner.generation.hint import Hint
-from node.learner.generation.own_rollouts import scoring_item
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.batch import SELF, TrainingGroup
 from node.learner.objective.report import ObjectiveReport
@@ -39,12 +41,15 @@ from node.tasks.split import Part, part_of
 from node.tasks.task import Prompt, Task
 from protocol.errors import ProtocolError
 from protocol.messages import PromptRef
-from protocol.rollouts import Completion
+from protocol.rollouts import Completion, Group
 from swarm.api import Judgement
 
 log = logging.getLogger(__name__)
 HELD_OUT: Final = ForeignRefusal(
     Judgement.MALFORMED, ForeignOutcome.HELD_OUT, "its question only measures: nobody trains on it"
+)
+NOT_CHECKED: Final = ForeignRefusal(
+    None, ForeignOutcome.NOT_CHECKED, "there was no time left to play it again: learner.replay_seconds bounds it"
 )
 MIN_COLLECT_SECONDS: Final = 0.25  # waiting for foreign groups
 
@@ -59,9 +64,13 @@ class ForeignCandidate:
     foreign: ForeignGroup
     prompt: Prompt
 
+    @property
+    def group(self) -> Group:
+        return self.foreign.group
+
     def scoring_item(self) -> tuple[PromptRef, list[str]]:
         """Returns what the scorer takes: the prompt's reference, and each completion's text in the group's order."""
-        return scoring_item(self.prompt.ref, [completion.text for completion in self.foreign.group.completions])
+        return self.prompt.ref, [as_scored(completion) for completion in self.group.completions]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,14 +80,34 @@ class VerifiedGroup:
     foreign: ForeignGroup
     prompt: Prompt
     rewards: tuple[float, ...]  # recomputed here
+    played: tuple[Played, ...] = ()  # likewise; of conversations
+
+    def texts(self) -> list[bytes]:
+        """Returns the completions as people read them."""
+        completions = self.foreign.group.completions
+        if not self.played:
+            return [completion.text for completion in completions]
+        return [
+            as_read(actions_of(as_scored(each)), played.observations).encode()
+            for each, played in zip(completions, self.played, strict=True)
+        ]
+
+
+def as_scored(completion: Completion) -> str:
+    """Returns what the scorer takes of a completion: its text, or the transcript of a conversation. Bytes that are not
+    UTF-8 become the replacement character, on every node alike."""
+    turns = [turn.text.decode("utf-8", "replace") for turn in completion.turns()]
+    return transcript(turns) if completion.actions else turns[0]
 
 
 @dataclass(eq=False)
 class ForeignCandidates:
-    """Checks foreign groups and prepares them for training. Called from the learner's thread; keeps nothing.
+    """Checks foreign groups and prepares them for training. Called from the learner's thread; keeps only which peers'
+    conversations go here as they say.
 
     ``context`` is the number of positions that the learner's model has. ``copies_free_text`` says of a
-    task whether right answers of peers are copied with the text around them.
+    task whether right answers of peers are copied with the text around them. ``tasks`` are those that are shared: an
+    environment once it has passed its audit here.
     """
 
     intake: RolloutIntake
@@ -87,6 +116,11 @@ class ForeignCandidates:
     objective: ObjectiveSection
     context: int
     copies_free_text: Callable[[str], bool] = lambda task: False
+    agreement: Agreement = field(default_factory=Agreement)
+
+    def may_share(self, task: str) -> bool:
+        """Whether others can check and use own groups of ``task``."""
+        return task in self.tasks and not self.agreement.fault_is_ours(task)
 
     def regenerated(self, arrived: Sequence[ForeignGroup], outcomes: ForeignOutcomes) -> list[ForeignCandidate]:
         """Returns the groups whose prompts can be made here, and refuses the others."""
@@ -104,18 +138,31 @@ class ForeignCandidates:
         return candidates
 
     def verified(
-        self, candidates: Sequence[ForeignCandidate], recomputed: Sequence[Scores], outcomes: ForeignOutcomes
+        self, candidates: Sequence[ForeignCandidate], recomputed: Sequence[Scores | None], outcomes: ForeignOutcomes
     ) -> list[VerifiedGroup]:
-        """Returns the groups whose claimed rewards hold, and refuses the others."""
+        """Returns the groups whose claims hold, and refuses the others; None: there was no time to replay it."""
         groups: list[VerifiedGroup] = []
         for candidate, scores in zip(candidates, recomputed, strict=True):
-            claimed = [completion.reward for completion in candidate.foreign.group.completions]
-            refusal = check_rewards(claimed, scores)
+            refusal = NOT_CHECKED if scores is None else self._refusal(candidate, scores)
             if refusal is None:
-                groups.append(VerifiedGroup(candidate.foreign, candidate.prompt, scores.rewards))
+                assert scores is not None
+                played = tuple(each for each in scores.played if each is not None)
+                groups.append(VerifiedGroup(candidate.foreign, candidate.prompt, scores.rewards, played))
             else:
                 self._refuse(candidate.foreign, refusal, outcomes)
         return groups
+
+    def _refusal(self, candidate: ForeignCandidate, scores: Scores) -> ForeignRefusal | None:
+        group, task = candidate.group, candidate.prompt.ref.task
+        difference = check_turns(group, scores) if group.converses else None
+        refusal = check_rewards([completion.reward for completion in group.completions], scores)
+        if group.converses and (difference is not None or refusal is None):
+            self.agreement.note(task, candidate.foreign.peer, difference is None)
+        if difference is None:
+            return refusal
+        if self.agreement.fault_is_ours(task):
+            return ForeignRefusal(None, ForeignOutcome.WE_DIFFER, difference)
+        return ForeignRefusal(Judgement.FALSE_REWARD, ForeignOutcome.DIFFERS, difference)
 
     def training_groups(
         self,
@@ -140,6 +187,7 @@ class ForeignCandidates:
                 max_new_tokens=self.tasks[each.prompt.ref.task].max_new_tokens,
                 capability_ratio=capability_ratio(each.foreign.peer),
                 is_canonical=partial(self._is_copied, each),
+                played=each.played,
             )
             for each in verified
         ]
@@ -163,7 +211,7 @@ class ForeignCandidates:
     def _is_copied(self, group: VerifiedGroup, completion: Completion) -> bool:
         """Whether a right completion is copied: where the task itself would write this very text, or where free text is
         copied and it is worth copying."""
-        task, text = self.tasks[group.prompt.ref.task], completion.text.decode("utf-8", "replace")
+        task, text = self.tasks[group.prompt.ref.task], as_scored(completion)
         worth_copying = is_canonical if self.copies_free_text(task.name) else is_own_text
         return worth_copying(task, group.prompt, text)
 

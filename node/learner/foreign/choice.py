@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from node.configuration import ForeignAdvantage, LearnerSection, ResearchSection
+from node.environments.conversation import most_tokens
 from node.learner.foreign.outcomes import ForeignOutcome
 from node.learner.foreign.peer_records import HELD_TO_BE_PROVEN, MIN_RELIABILITY, PROVEN_RELIABILITY, PeerRecords
 from node.learner.foreign.replay import ForeignChoice, Key, ReplayPool, key_of
@@ -104,7 +105,7 @@ def _unfit(
     if task is None or (task.version, task.config_hash) != (prompt.version, prompt.config_hash):
         return ForeignOutcome.UNKNOWN_TASK
     tokens = sum(group.advert.lengths)
-    too_long = max(group.advert.lengths) > task.max_new_tokens or tokens > limits.GROUP_TOKENS
+    too_long = max(group.advert.lengths) > most_tokens(task) or tokens > limits.GROUP_TOKENS
     return ForeignOutcome.TOO_LONG if too_long or group.advert.size > most_blob_bytes(tokens) else None
 
 

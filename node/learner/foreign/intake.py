@@ -80,9 +80,10 @@ class RolloutIntake:
         *,
         research: ResearchSection = DEFAULT_RESEARCH,
     ) -> None:
-        """``clock`` gives Unix time; ``position`` is that of an earlier intake, from a checkpoint."""
+        """``tasks``: those whose groups are taken in and shared. ``clock`` gives Unix time; ``position`` is that of an
+        earlier intake, from a checkpoint."""
         self.calls = SwarmCalls(swarm, clock)
-        self._tasks = tasks
+        self.tasks = tasks
         self._section = section
         self._research = research
         self._clock = clock
@@ -126,17 +127,19 @@ class RolloutIntake:
             self._pool.learnt((peer, blob), marks, self._clock())
         self.calls.judge(peer, blob, judgement, detail)
 
-    def refuse(self, foreign: ForeignGroup, judgement: Judgement, detail: str) -> None:
+    def refuse(self, foreign: ForeignGroup, judgement: Judgement | None, detail: str) -> None:
         """Judges a group that is not learnt from, and never returns it again.
 
         ``Judgement.UNUSED`` means that a claim could not be checked: that speaks neither for its sender nor against it.
+        None: no claim was looked at, and nobody is judged.
         """
         with self._pool_lock:
             self._pool.drop(foreign.key)
             self._handed_out.pop(foreign.key, None)
-            if judgement is not Judgement.UNUSED:
+            if judgement not in (None, Judgement.UNUSED):
                 self._pool.peers.lied(foreign.peer, self._clock())
-        self.calls.judge(foreign.peer, foreign.blob, judgement, detail)
+        if judgement is not None:
+            self.calls.judge(foreign.peer, foreign.blob, judgement, detail)
 
     def measured(self, divergence_by_peer: Mapping[str, float]) -> None:
         """Remembers, for choosing, how far the policies of others are from ours, in nats per completion."""
@@ -197,7 +200,7 @@ class RolloutIntake:
             choice = choose(
                 self._clock(),
                 self._pool,
-                self._tasks,
+                self.tasks,
                 success,
                 self._section,
                 draws,

@@ -52,6 +52,9 @@ class ForeignOutcome(StrEnum):
     HELD_OUT = "held_out"
     FALSE_REWARD = "false_reward"
     NOT_SCORED = "not_scored"
+    NOT_CHECKED = "not_checked"  # conversations for whose replay there was no time
+    DIFFERS = "differs"  # conversations that go otherwise here
+    WE_DIFFER = "we_differ"  # likewise, and as with this one's sender with most others'
     WITHOUT_GRADIENT = "without_gradient"
     NOT_CANONICAL = "not_canonical"
     NO_INFLUENCE = "no_influence"

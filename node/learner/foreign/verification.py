@@ -1,7 +1,8 @@
 """Checks the claims of a foreign group: only what was checked here is believed. Every function is pure.
 
-The prompt is regenerated from its reference, the rewards are recomputed, and where the group's tokenizer is ours the
-tokens must be those of the text. The log-probabilities cannot be checked; they only ever lower or cap a weight.
+The prompt is regenerated from its reference, the rewards are recomputed, conversations are replayed, and where the
+group's tokenizer is ours the tokens must be those of the text. The log-probabilities cannot be checked; they only ever
+lower or cap a weight.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from node.environments.conversation import ConversationTask, most_turns
 from node.learner.foreign.outcomes import Decision, ForeignOutcome
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores
 from node.tasks.task import Prompt, Task
+from protocol.conversations import first_difference
 from protocol.errors import MalformedError
 from protocol.rollouts import Completion, FinishReason, Group
 from swarm.api import Judgement
@@ -24,7 +27,7 @@ REWARD_TOLERANCE = 1e-3  # claims travel as float32
 class ForeignRefusal:
     """Why a fetched group is not learnt from, and how that counts for its sender."""
 
-    judgement: Judgement
+    judgement: Judgement | None  # None: nothing of it was checked
     decision: Decision
     detail: str
 
@@ -34,14 +37,20 @@ def regenerated_prompt(group: Group, tasks: Mapping[str, Task], tokens: TokenTab
     task = tasks.get(group.prompt.task)
     if task is None:
         raise MalformedError(f"there is no task {group.prompt.task!r} here")
+    if group.converses != isinstance(task, ConversationTask):
+        kind = "conversations" if group.converses else "single answers"
+        raise MalformedError(f"{kind} of {task.name!r}, which has none")
     prompt = task.prompt(group.prompt)
     for completion in group.completions:
-        if len(completion.token_ids) > task.max_new_tokens:
-            raise MalformedError(
-                f"a completion of {len(completion.token_ids)} tokens; task {task.name!r} allows {task.max_new_tokens}"
-            )
-        if group.tokenizer == tokens.fingerprint:
-            _check_tokens(completion, tokens)
+        if len(turns := completion.turns()) > most_turns(task):
+            raise MalformedError(f"a conversation of {len(turns)} turns; {task.name!r} allows {most_turns(task)}")
+        for turn in turns:
+            if len(turn.token_ids) > task.max_new_tokens:
+                raise MalformedError(
+                    f"{len(turn.token_ids)} tokens at once; task {task.name!r} allows {task.max_new_tokens}"
+                )
+            if group.tokenizer == tokens.fingerprint:
+                _check_tokens(turn, tokens)
     return prompt
 
 
@@ -55,6 +64,18 @@ def _check_tokens(completion: Completion, tokens: TokenTable) -> None:
     ends = [position for position, token_id in enumerate(ids) if token_id in tokens.eos_ids]
     if ends != ([len(ids) - 1] if completion.finish is FinishReason.STOP else []):
         raise MalformedError(f"end-of-sequence at {ends} of {len(ids)} tokens, finish reason {completion.finish}")
+
+
+def check_turns(group: Group, scores: Scores) -> str | None:
+    """Compares the claimed digests of conversations with those found here; returns where they differ first, None where
+    all agree that could be replayed."""
+    for index, (completion, played) in enumerate(zip(group.completions, scores.played, strict=True)):
+        claimed = [group.beginning, *(action.digest for action in completion.actions)]
+        turn = None if played is None else first_difference(claimed, played.digests)
+        if turn is not None:
+            where = f"turn {turn} of {len(completion.actions)}" if turn else "the first text"
+            return f"completion {index}: {where} goes otherwise here"
+    return None
 
 
 def check_rewards(claimed: Sequence[float], scores: Scores) -> ForeignRefusal | None:

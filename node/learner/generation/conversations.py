@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from node.engines.engine import Engine, GenerationRequest, Sample, Sampling, Segment
-from node.environments.conversation import transcript
+from node.environments.conversation import Played, as_read, transcript
 from node.learner.generation.own_rollouts import RewardScorer, Rollout
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores, ScoringFault
@@ -32,7 +32,7 @@ class _Episode:
     samples: list[Sample]  # of each turn
     actions: list[str] = field(default_factory=list)
     observed: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
-    heard: list[str] = field(default_factory=list)  # the observations of ``observed``
+    played: Played | None = None  # what followed the actions, once they are scored
     reward: float = 0.0
     fault: ScoringFault | None = None
     ended: bool = False
@@ -50,9 +50,7 @@ class _Episode:
         if ids is None or len(self.row) + len(ids) >= context:
             self.ended = True
             return
-        assert observation is not None
         self.observed.append((sum(len(each.token_ids) for each in self.samples), tuple(ids)))
-        self.heard.append(observation)
         self.row += ids
 
     def sample(self) -> Sample:
@@ -72,10 +70,7 @@ class _Episode:
 
     def text(self) -> bytes:
         """Returns the conversation after the prompt as people read it."""
-        lines = [f"> {self.actions[0]}"]
-        for heard, action in zip(self.heard, self.actions[1:], strict=True):
-            lines += [heard, f"> {action}"]
-        return "\n".join(lines).encode()
+        return as_read(self.actions, self.played.observations if self.played is not None else ()).encode()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,13 +128,17 @@ class Conversing:
         going = [(rollout, episodes) for rollout, episodes in going if episodes]
         items = [(rollout.prompt.ref, [transcript(each.actions) for each in episodes]) for rollout, episodes in going]
         for (_, episodes), scores in zip(going, self.scorer.score(items), strict=True):
-            observations = scores.observations or (None,) * len(episodes)
-            columns = zip(episodes, scores.rewards, scores.faults, observations, strict=True)
-            for episode, reward, fault, observation in columns:
-                episode.reward, episode.fault = reward, fault
-                episode.told(observation, self.tokens, self.context)
+            played = scores.played or (None,) * len(episodes)
+            columns = zip(episodes, scores.rewards, scores.faults, played, strict=True)
+            for episode, reward, fault, each in columns:
+                episode.reward, episode.fault, episode.played = reward, fault, each
+                episode.told(each.next if each is not None else None, self.tokens, self.context)
 
     def _whole(self, rollout: Rollout, episodes: Sequence[_Episode]) -> Rollout:
-        scores = Scores(tuple(each.reward for each in episodes), tuple(each.fault for each in episodes))
+        scores = Scores(
+            tuple(each.reward for each in episodes),
+            tuple(each.fault for each in episodes),
+            tuple(each.played for each in episodes),
+        )
         samples = tuple(each.sample() for each in episodes)
         return Rollout(rollout.prompt, rollout.prompt_ids, samples, tuple(each.text() for each in episodes), scores)

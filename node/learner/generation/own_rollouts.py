@@ -9,10 +9,12 @@ from typing import Protocol
 import numpy as np
 
 from node.engines.engine import Sample
+from node.environments.conversation import Played
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores
 from node.tasks.task import Prompt
 from protocol import limits
+from protocol.conversations import Action
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, Group
 
@@ -62,32 +64,46 @@ def scored(rollouts: Sequence[Rollout], scorer: RewardScorer) -> list[Scores]:
 
 
 def can_be_shared(rollout: Rollout, tokens: TokenTable) -> bool:
-    """Returns whether the group is within the protocol's limit, and every token is one of the tokenizer's.
-
-    Conversations are not shared yet.
+    """Returns whether the group is within the protocol's limits, every token is one of the tokenizer's, and of
+    conversations it is known what followed each action.
 
     A model's logits are often wider than its tokenizer. What lies beyond stands for nothing and is practically never
     sampled by a trained model, but another node's model with the same tokenizer may be narrower and has no such token.
     """
     if rollout.conversed is not None:
-        return False
+        actions = sum(len(played.digests) - 1 for played in rollout.conversed.played if played is not None)
+        longest = max(len(sample.token_ids) for sample in rollout.samples)
+        if actions > limits.ACTIONS_PER_GROUP or longest > limits.COMPLETION_TOKENS or any(rollout.conversed.faults):
+            return False
     return rollout.tokens <= limits.GROUP_TOKENS and all(tokens.knows(s.token_ids) for s in rollout.samples)
 
 
 def group_of(rollout: Rollout, rewards: Sequence[float], tokens: TokenTable, *, family: bytes) -> Group:
     """Returns the rollout as others get it, under the oldest version that sampled any of its tokens."""
+    played = rollout.conversed.played if rollout.conversed is not None else (None,) * len(rollout.samples)
     completions = tuple(
         Completion(
-            text=text,
+            text=text if each is None else tokens.text_of(sample.token_ids.tolist()),
             token_ids=sample.token_ids,
             token_bytes=np.array(tokens.byte_lengths(sample.token_ids.tolist()), dtype=np.int64),
             logps=np.minimum(sample.logps, 0.0, dtype=np.float32),
             finish=sample.finish,
             reward=reward,
+            actions=() if each is None else _actions(sample, each, tokens),
         )
-        for sample, text, reward in zip(rollout.samples, rollout.texts, rewards, strict=True)
+        for sample, text, reward, each in zip(rollout.samples, rollout.texts, rewards, played, strict=True)
     )
-    return Group(rollout.prompt.ref, family, tokens.fingerprint, rollout.oldest_version, completions)
+    beginning = next((each.digests[0] for each in played if each is not None), b"")
+    of_policy = family, tokens.fingerprint, rollout.oldest_version
+    return Group(rollout.prompt.ref, *of_policy, completions, beginning)
+
+
+def _actions(sample: Sample, played: Played, tokens: TokenTable) -> tuple[Action, ...]:
+    ends = [*(place for place, _ in sample.observed), len(sample.token_ids)]
+    return tuple(
+        Action(end - begin, int(sample.token_ids[end - 1]) in tokens.eos_ids, digest)
+        for begin, end, digest in zip([0, *ends[:-1]], ends, played.digests[1:], strict=True)
+    )
 
 
 def worth_sharing(rewards_of_groups: Sequence[Sequence[float]], tasks: Sequence[str], limit: int) -> list[int]:

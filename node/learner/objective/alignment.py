@@ -19,6 +19,7 @@ summed over the completion's spans; no term is negative:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +79,21 @@ def token_alignment(behaviour_logps: NDArray[np.float32]) -> Alignment:
 def text_alignment(tokens: int) -> Alignment:
     """Returns the alignment of ``tokens`` own tokens whose behaviour policy is unknown: one span a token."""
     return token_alignment(np.zeros(tokens, dtype=np.float32))
+
+
+def joined(turns: Sequence[Alignment | None]) -> Alignment | None:
+    """Returns the alignment of a conversation from those of its actions; None where one of them has none."""
+    whole = [each for each in turns if each is not None]
+    if len(whole) < len(turns):
+        return None
+    if len(whole) == 1:
+        return whole[0]
+    firsts = np.cumsum([0, *(each.spans for each in whole[:-1])])
+    return Alignment(
+        np.concatenate([each.span_of_token + first for each, first in zip(whole, firsts, strict=True)]),
+        np.concatenate([each.behaviour_logps for each in whole]),
+        sum(each.multi_token for each in whole),
+    )
 
 
 def _common_spans(

@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from node.configuration import ObjectiveSection
+from node.engines.engine import Observed
+from node.environments.conversation import Played
 from node.learner.generation.own_rollouts import Rollout
 from node.learner.objective.advantages import AdvantageRule, capability_advantages, learner_relative_advantages
-from node.learner.objective.alignment import Alignment, align, text_alignment, token_alignment
+from node.learner.objective.alignment import Alignment, align, joined, text_alignment, token_alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup, merged
 from node.learner.objective.weights import CORRECTIONS
 from node.policy.tokens import TokenTable
@@ -89,14 +92,16 @@ def foreign_training_group(
     max_new_tokens: int,
     capability_ratio: float = 1.0,
     is_canonical: Callable[[Completion], bool] = lambda completion: True,
+    played: Sequence[Played] = (),
 ) -> TrainingGroup:
     """Returns a checked foreign group in the learner's own tokens.
 
-    ``success`` is V_θ of the prompt's class, ``capability_ratio`` κ for advantages by capability, ``context`` the
-    number of the model's positions, ``max_new_tokens`` the task's limit, which holds for our own tokens too. A
-    completion that the own tokenizer cannot write, or that does not fit the context, is left out, but its reward counts
-    in the group's mean. The same holds for a completion whose claimed log-probabilities are impossible, unless
-    ``unusable_logps`` takes it as text.
+    ``played`` is what conversations led to here, which is what their actions are learnt after. ``success`` is V_θ of
+    the prompt's class, ``capability_ratio`` κ for advantages by capability, ``context`` the number of the model's
+    positions, ``max_new_tokens`` the task's limit, which holds for our own tokens of each turn. A completion that the
+    own tokenizer cannot write, or that does not fit the context, is left out, but its reward counts in the group's
+    mean. The same holds for a completion whose claimed log-probabilities are impossible, unless ``unusable_logps``
+    takes it as text.
 
     A completion that would be made likelier is left out, and its reason noted, unless it is worth copying: it
     ``is_canonical``, ended by itself, and is within the limit. Being right is not enough: what is copied is its every
@@ -117,61 +122,84 @@ def foreign_training_group(
     completions: list[TrainingCompletion] = []
     not_copied: list[str] = []
     total = size = 0
-    for completion, fine, each, reward in zip(group.completions, usable, advantages, scores, strict=True):
+    heard = [each.observations for each in played] or [()] * len(scores)
+    rows = zip(group.completions, usable, advantages, scores, heard, strict=True)
+    for completion, fine, each, reward, observations in rows:
         if not fine and section.research.unusable_logps == "drop":
             continue
-        own = _in_own_tokens(completion, tokens, same_tokenizer=not other_tokenizer)
-        if own is None or len(prompt_ids) + len(own[0]) > context:
+        as_text = all_as_text or not fine
+        own = _in_own_tokens(completion, observations, tokens, same_tokenizer=not other_tokenizer, as_text=as_text)
+        if own is None or len(prompt_ids) + own.row_length > context:
             continue
         if each > 0:
-            because = _not_worth_copying(completion, len(own[0]), max_new_tokens, is_canonical)
+            because = _not_worth_copying(completion, own.longest_turn, max_new_tokens, is_canonical)
             if because is not None:
                 not_copied.append(because)
                 continue
-        elif len(own[0]) > max_new_tokens or relative:
+        elif own.longest_turn > max_new_tokens or relative:
             continue
-        total, size = total + len(own[0]), size + 1
+        total, size = total + len(own.ids), size + 1
         if each == 0:
             continue
-        as_text = all_as_text or not fine
-        alignment = _alignment(completion, own[1], as_text=as_text)
-        if alignment is not None:
+        if own.alignment is not None:
             completions.append(
-                TrainingCompletion(own[0], alignment, float(each), peer, reward=float(reward), as_text=as_text)
-            )
+                TrainingCompletion(
+                    own.ids, own.alignment, float(each), peer,
+                    reward=float(reward), as_text=as_text, observed=own.observed,
+                )
+            )  # fmt: skip
     unusable = len(usable) - sum(usable)
     return TrainingGroup(prompt_ids, merged(completions), total, size, unusable, tuple(not_copied))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _OwnTokens:
+    """A completion in our own tokens."""
+
+    ids: NDArray[np.int64]  # (T,), with end-of-sequence where the generator sampled it
+    alignment: Alignment | None  # None: nothing can be aligned
+    observed: Observed
+    longest_turn: int  # tokens
+
+    @property
+    def row_length(self) -> int:
+        return len(self.ids) + sum(len(ids) for _, ids in self.observed)
+
+
 def _not_worth_copying(
-    completion: Completion, own_tokens: int, max_new_tokens: int, is_canonical: Callable[[Completion], bool]
+    completion: Completion, longest_turn: int, max_new_tokens: int, is_canonical: Callable[[Completion], bool]
 ) -> str | None:
-    if completion.finish is not FinishReason.STOP:
+    if not all(turn.finish is FinishReason.STOP for turn in completion.turns()):
         return "not ended by itself"
-    if own_tokens > max_new_tokens:
+    if longest_turn > max_new_tokens:
         return "beyond the task's limit in our tokens"
     return None if is_canonical(completion) else "not in the task's own form"
 
 
-def _alignment(completion: Completion, own_bytes: NDArray[np.int64], *, as_text: bool) -> Alignment | None:
-    if as_text:
-        return text_alignment(len(own_bytes)) if len(own_bytes) else None
-    stopped = completion.finish is FinishReason.STOP
-    return align(own_bytes, completion.token_bytes, completion.logps, end_of_sequence=stopped)
-
-
 def _in_own_tokens(
-    completion: Completion, tokens: TokenTable, *, same_tokenizer: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Returns ids and byte lengths, (T,) each, with end-of-sequence where the generator sampled it.
-
-    The text is cut as the own tokenizer cuts it, also where the generator has the same one: the sampled tokens may be
-    others that stand for the same text. None where the own tokenizer cannot write it.
+    completion: Completion, observations: Sequence[str], tokens: TokenTable, *, same_tokenizer: bool, as_text: bool
+) -> _OwnTokens | None:
+    """Returns the completion as the own tokenizer cuts it, also where the generator has the same one: the sampled
+    tokens may be others that stand for the same text. Of a conversation each action is cut and aligned for itself, with
+    what was observed after it, but for the last. None where the own tokenizer cannot write it.
     """
-    own = tokens.tokenize_completion(completion.text)
-    if own is None:
-        return None
-    end = completion.finish is FinishReason.STOP
-    eos_id = int(completion.token_ids[-1]) if end and same_tokenizer else tokens.eos_id
-    ids = np.array([*own[0], *([eos_id] if end else [])], dtype=np.int64)
-    return ids, np.array([*own[1], *([0] if end else [])], dtype=np.int64)
+    ids: list[int] = []
+    alignments: list[Alignment | None] = []
+    observed: list[tuple[int, tuple[int, ...]]] = []
+    longest = 0
+    for place, turn in enumerate(completion.turns()):
+        own = tokens.tokenize_completion(turn.text)
+        if own is None:
+            return None
+        if place > 0 and ids:
+            observed.append((len(ids), tuple(tokens.reply_ids(observations[place - 1], after=ids[-1]))))
+        end = turn.finish is FinishReason.STOP
+        eos_id = int(turn.token_ids[-1]) if end and same_tokenizer else tokens.eos_id
+        ids += [*own[0], *([eos_id] if end else [])]
+        own_bytes = np.array([*own[1], *([0] if end else [])], dtype=np.int64)
+        longest = max(longest, len(own_bytes))
+        if as_text:
+            alignments.append(text_alignment(len(own_bytes)) if len(own_bytes) else None)
+        else:
+            alignments.append(align(own_bytes, turn.token_bytes, turn.logps, end_of_sequence=end))
+    return _OwnTokens(np.array(ids, dtype=np.int64), joined(alignments), tuple(observed), longest)

@@ -91,7 +91,7 @@ class RoundLearning:
             if hint is not None:
                 state.hints.keep(hint)
         for group in foreign_batch:
-            self.engine.remember(group.prompt_ids, [each.token_ids.tolist() for each in group.completions])
+            self.engine.remember(group.prompt_ids, [each.row_ids.tolist() for each in group.completions])
         record.own_groups_informative = sum(1 for group in own_batch if group.informative)
         draws = self.draws("rehearse", state.round)
         seen_again = state.rehearsal.drawn(len(own), list(self.tasks), state.success, draws)

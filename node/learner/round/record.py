@@ -65,6 +65,7 @@ class RoundRecord:
     groups_offered: int = 0
     scoring_failures: int = 0
     scoring_fault: str | None = None  # the first of them, for people
+    environments_at_fault: tuple[str, ...] = ()  # in which peers' conversations go otherwise here, and it is not them
     alone_because: str | None = None
     reward_by_task: dict[str, float] = field(default_factory=dict)
     reward: float = 0.0

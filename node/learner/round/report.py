@@ -94,6 +94,10 @@ class Reporting:
         if record.scoring_fault is not None:
             without = f"{record.scoring_failures} own answers of this round got no reward, since scoring them failed"
             faults["scoring", f"{without}; the first: {record.scoring_fault}"] = None
+        for environment in record.environments_at_fault:
+            because = f"conversations of most peers in {environment} go otherwise here, so that it is rather this node"
+            remedy = f"it shares none of them; update starling, and see starling tasks {environment} --audit"
+            faults["environment_differs", f"{because}: {remedy}"] = None
         if differs is not None:
             faults["engine_differs", differs] = None
         for kind, detail in faults:

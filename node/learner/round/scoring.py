@@ -3,11 +3,11 @@ others get."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
-from node.learner.foreign.intake import RolloutIntake
+from node.learner.foreign.conversation_checks import Replays
 from node.learner.generation.generation import Generated
 from node.learner.generation.hint import Hint
 from node.learner.generation.own_rollouts import (
@@ -50,11 +50,21 @@ class ScoredRound:
 class RoundScoring:
     """Scores the rounds of one learner. Only the learner's thread may call it."""
 
-    def __init__(self, scorer: RewardScorer, foreign: ForeignCandidates, early: EarlyLearning) -> None:
-        self._scorer, self._foreign, self._early = scorer, foreign, early
+    def __init__(
+        self,
+        scorer: RewardScorer,
+        foreign: ForeignCandidates,
+        early: EarlyLearning,
+        replays: Replays,
+        success: Callable[[str], float],
+    ) -> None:
+        """``success`` is V_θ of a task."""
+        self._scorer, self._foreign, self._early, self._replays = scorer, foreign, early, replays
+        self._success = success
 
     def score(self, generated: Generated, candidates: Sequence[ForeignCandidate], record: RoundRecord) -> ScoredRound:
-        """Scores what is not scored yet. A claim of a peer that does not hold costs it reputation."""
+        """Scores what is not scored yet, and replays conversations of peers. A claim of a peer that does not hold costs
+        it reputation."""
         own = self._early.ordered(generated.rollouts)
         known = dict(self._early.scores)
         if generated.scores is not None:
@@ -63,8 +73,13 @@ class RoundScoring:
         missing = [rollout for rollout in own if rollout not in known]
         hinted = [rollout for rollout, _ in generated.hinted]
         items = [scoring_item(rollout.prompt.ref, rollout.texts) for rollout in (*missing, *hinted)]
-        scores = self._scorer.score([*items, *(candidate.scoring_item() for candidate in candidates)])
-        verified = self._foreign.verified(candidates, scores[len(items) :], record.foreign)
+        conversations = [candidate for candidate in candidates if candidate.group.converses]
+        answers = [candidate for candidate in candidates if not candidate.group.converses]
+        scores = self._scorer.score([*items, *(candidate.scoring_item() for candidate in answers)])
+        replayed = self._replays.scores(conversations, self._success)
+        theirs = [*answers, *conversations]
+        verified = self._foreign.verified(theirs, [*scores[len(items) :], *replayed], record.foreign)
+        record.environments_at_fault = tuple(self._foreign.agreement.own_faults())
         known |= zip(missing, scores[: len(missing)], strict=True)
         scored = tuple((rollout, known[rollout]) for rollout in own)
         of_hinted = scores[len(missing) : len(items)]
@@ -74,12 +89,16 @@ class RoundScoring:
         return found
 
 
-def share(scored: ScoredRound, intake: RolloutIntake, policy: Policy, most: int) -> int:
+def share(scored: ScoredRound, foreign: ForeignCandidates, policy: Policy, most: int) -> int:
     """Announces at most ``most`` groups that may help others; returns how many."""
-    if not intake.calls.may_share():
+    if not foreign.intake.calls.may_share():
         return 0
-    own = [(rollout, scores.rewards) for rollout, scores in scored.everything if can_be_shared(rollout, policy.tokens)]
+    own = [
+        (rollout, scores.rewards)
+        for rollout, scores in scored.everything
+        if foreign.may_share(rollout.prompt.ref.task) and can_be_shared(rollout, policy.tokens)
+    ]
     chosen = worth_sharing([rewards for _, rewards in own], [rollout.prompt.ref.task for rollout, _ in own], most)
     if chosen:
-        intake.share([group_of(*own[i], policy.tokens, family=policy.family) for i in chosen])
+        foreign.intake.share([group_of(*own[i], policy.tokens, family=policy.family) for i in chosen])
     return len(chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -10,6 +11,7 @@ import numpy as np
 import zstandard
 
 from protocol import limits
+from protocol.conversations import Action
 from protocol.messages import PromptRef
 from protocol.rollouts import (
     GROUP_MAGIC,
@@ -92,8 +94,24 @@ def extreme_group(random: Random) -> bytes:
     count = random.choice((1, 2, max(1, int(limits.COMPLETIONS_PER_GROUP * draw.fullness))))
     tokens = random.choice((0, 1, 3, int(200 * draw.fullness)))
     completions = tuple(_completion(draw, random.choice((0, tokens))) for _ in range(count))
-    group = Group(draw.of(PromptRef), draw.raw(16, 16), draw.raw(16, 16), draw.integer(0, 2**63 - 1), completions)
-    return encode_group(group)
+    beginning = b""
+    if all(len(each.token_ids) for each in completions) and random.random() < 0.5:
+        most = limits.ACTIONS_PER_GROUP // count
+        completions = tuple(_cut_into_actions(draw, each, min(most, limits.TURNS)) for each in completions)
+        beginning = draw.raw(16, 16)
+    of_policy = draw.raw(16, 16), draw.raw(16, 16), draw.integer(0, 2**63 - 1)
+    return encode_group(Group(draw.of(PromptRef), *of_policy, completions, beginning))
+
+
+def _cut_into_actions(draw: Extremes, completion: Completion, most: int) -> Completion:
+    tokens = len(completion.token_ids)
+    turns = draw.random.choice((1, min(2, tokens), min(most, tokens)))
+    ends = [*sorted(draw.random.sample(range(1, tokens), turns - 1)), tokens]
+    stops = [completion.token_bytes[end - 1] == 0 and draw.random.random() < 0.5 for end in ends[:-1]]
+    stops.append(completion.finish is FinishReason.STOP)
+    lengths = np.diff([0, *ends]).tolist()
+    actions = (Action(length, stop, draw.raw(16, 16)) for length, stop in zip(lengths, stops, strict=True))
+    return replace(completion, actions=tuple(actions))
 
 
 def _completion(draw: Extremes, tokens: int) -> Completion:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,10 +19,13 @@ from node.api.metrics import metrics_text
 from node.api.swarm_summary import swarm_answer
 from node.api.types import ChildStatus, NodeState, NodeStatus
 from node.configuration import LearnerSection, ObjectiveSection, ResearchSection
+from node.environments.built_in.all import CONVERSATIONS
+from node.environments.conversation import ConversationTask, Played
+from node.learner.foreign.candidates import as_scored
 from node.learner.foreign.choice import choose
 from node.learner.foreign.outcomes import Decided, ForeignOutcome, ForeignOutcomes
 from node.learner.foreign.replay import ReplayPool
-from node.learner.foreign.verification import check_rewards, regenerated_prompt
+from node.learner.foreign.verification import check_rewards, check_turns, regenerated_prompt
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.training_groups import foreign_training_group
 from node.policy.tokens import TokenTable, load_tokens
@@ -28,6 +33,8 @@ from node.state_sync.rebuild import rebuild
 from node.state_sync.state_choice import StateRequirements, choose_state
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.scorer import Scores
+from node.tasks.task import Task
+from node.tasks.worker import score_one
 from protocol import limits, wire
 from protocol.identity import NodeKey
 from protocol.messages import Goodbye, Heartbeat, RolloutAdvert, StateAdvert, StateBlob
@@ -169,25 +176,29 @@ class _Groups:
     def __init__(self) -> None:
         models = Path(__file__).resolve().parents[3] / "node" / "models"
         self._tables: list[TokenTable] = [load_tokens(models / name, "auto") for name in ("wren", "robin")]
-        self._tasks: dict[str, Any] = {task.name: task for task in DEFAULT_TASKS}
-        self._names = list(self._tasks)
+        known: tuple[Task, ...] = (*DEFAULT_TASKS, *CONVERSATIONS)
+        self._tasks = {task.name: task for task in known}
 
     def prepare(self, raw: bytes) -> Act:
         table = self._tables[len(raw) % 2]
 
         def act() -> None:
             group = decode_group(raw)
-            task = self._tasks[self._names[group.prompt.seed % len(self._names)]]
+            tasks: Sequence[Task] = CONVERSATIONS if group.converses else DEFAULT_TASKS
+            task = tasks[group.prompt.seed % len(tasks)]
             prompt = msgspec.structs.replace(task.ref(0), seed=group.prompt.seed)
-            group = type(group)(
-                prompt, group.family, self._tokenizer(group, table), group.policy_version, group.completions
-            )
+            group = replace(group, prompt=prompt, tokenizer=self._tokenizer(group, table))
             made = regenerated_prompt(group, self._tasks, table)
             rewards = [completion.reward for completion in group.completions]
+            played: tuple[Played, ...] = ()
+            if isinstance(task, ConversationTask):
+                verdicts = [score_one(task, made, as_scored(completion)) for completion in group.completions]
+                played = tuple(verdict.played for verdict in verdicts if verdict.played is not None)
+                check_turns(group, Scores(tuple(rewards), (None,) * len(rewards), played))
             check_rewards(rewards, Scores(tuple(rewards), (None,) * len(rewards)))
             training = foreign_training_group(
                 group, tuple(table.prompt_ids(made.text)), rewards, peer="p", tokens=table, section=ObjectiveSection(),
-                rule=AdvantageRule(), success=0.1, context=256, max_new_tokens=task.max_new_tokens,
+                rule=AdvantageRule(), success=0.1, context=256, max_new_tokens=task.max_new_tokens, played=played,
             )  # fmt: skip
             outcomes = ForeignOutcomes()
             outcome = ForeignOutcome.USED if training.informative else ForeignOutcome.WITHOUT_GRADIENT

@@ -26,6 +26,7 @@ from node.configuration import DEFAULT_ROWS, Config, PolicySection, chosen
 from node.engines.backends import EngineParts, engine_of
 from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
+from node.environments.conversation import ConversationTask
 from node.evaluation.evaluation import mean_rewards
 from node.events import Averaged, AveragingTakenBack, EngineChanged, Event, RoundDone
 from node.home import Home
@@ -39,10 +40,11 @@ from node.learner.state.learner_state import LearnerState
 from node.learner.steps.optimizer import MasterAdamW
 from node.policy.model_files import BUILTIN_PREFIX
 from node.policy.policy import Policy
-from node.tasks.default_swarm import DEFAULT_TASKS
+from node.tasks.registry import BUILT_IN_TASKS
 from node.tasks.scorer import Scores
 from node.tasks.split import Part, held_out_prompts
 from node.tasks.task import Task
+from node.tasks.worker import score_one
 from protocol.messages import PromptRef
 from scripts.experiments.harness.family_averaging import WaitingAverager
 from scripts.experiments.harness.learner_ablations import ABLATIONS
@@ -73,6 +75,12 @@ class OwnProcessScorer:
 
     @staticmethod
     def _scores(task: Task, ref: PromptRef, texts: Sequence[str]) -> Scores:
+        if isinstance(task, ConversationTask):
+            verdicts = [score_one(task, task.prompt(ref), text) for text in texts]
+            if faults := [verdict.detail for verdict in verdicts if verdict.fault is not None]:
+                raise RuntimeError(faults[0])
+            rewards = tuple(verdict.reward for verdict in verdicts)
+            return Scores(rewards, (None,) * len(texts), tuple(verdict.played for verdict in verdicts))
         return Scores(tuple(task.rewards(task.prompt(ref), texts)), (None,) * len(texts))
 
 
@@ -175,7 +183,7 @@ OnMade = Callable[[ExperimentNode, SimulatedSwarm | None], None]
 
 
 def tasks_named(names: Sequence[str]) -> dict[str, Task]:
-    known: dict[str, Task] = {**{task.name: task for task in DEFAULT_TASKS}, **EIGHT_SKILLS, **scratch_pad_tasks()}
+    known: dict[str, Task] = {**BUILT_IN_TASKS, **EIGHT_SKILLS, **scratch_pad_tasks()}
     return {name: known[name] for name in names}
 
 

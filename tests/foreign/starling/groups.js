@@ -1,19 +1,23 @@
-// "Rollout groups": columns, blob, advert.
+// "Rollout groups": columns, blob, advert; the digests of conversations.
 import { decompress } from 'fzstd'
-import { Refused, join, utf8, equal } from './bytes.js'
+import { Refused, join, sha256, u32, utf8, equal } from './bytes.js'
 import { promptRef } from './announcements.js'
-import { array, bin, counter, decoded, encoded, hash16, int, struct } from './encoding.js'
+import { array, bin, counter, decoded, encoded, hash16, int, struct, withDefault } from './encoding.js'
 
 const MAGIC = utf8('SLG1')
 const GROUP_BLOB_BYTES = 1_572_864
 const GROUP_TOKENS = 262_144
+const TURNS = 64
+const ACTIONS_PER_GROUP = 2048
 const STEPS = 2048
 const malformed = (why) => { throw new Refused('malformed', why) }
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0)
 
 const columns = struct(
   promptRef, hash16, hash16, counter, bin(1, 64), bin(4, 256),
-  array(int(0, 65536), 1, 64), array(int(0, 524288), 1, 64), bin(0, 4 << 20), bin(0, 4 << 20), bin(0, 4 << 20), bin(0, 4 << 20)
+  array(int(0, 65536), 1, 64), array(int(0, 524288), 1, 64), bin(0, 4 << 20), bin(0, 4 << 20), bin(0, 4 << 20), bin(0, 4 << 20),
+  withDefault(bin(0, 64), new Uint8Array()), withDefault(array(int(1, 65536), 0, ACTIONS_PER_GROUP), []),
+  withDefault(bin(0, ACTIONS_PER_GROUP), new Uint8Array()), withDefault(bin(0, 16 * (1 + ACTIONS_PER_GROUP)), new Uint8Array())
 )
 
 // A zstd frame of uncompressed blocks (RFC 8878): the sender chooses how to compress.
@@ -58,12 +62,22 @@ const halfEven = (x) => {
 }
 const logpSteps = (logp) => Math.min(65535, halfEven(-logp * STEPS))
 
-// completion = { text: bytes, ids, tokenBytes, logps, stop, reward }
-export function encodeContent ({ prompt, family, tokenizer, policyVersion, completions }) {
+const float32 = (value) => { const raw = Buffer.alloc(4); raw.writeFloatLE(value); return raw }
+
+// d_0 of a conversation, and d_t from the one before.
+export const beginningDigest = (prompt, text, reward) =>
+  sha256(utf8('starling/conversation/1\0'), encoded(prompt), float32(reward), utf8(text)).subarray(0, 16)
+export const turnDigest = (before, action, observation, reward, done) =>
+  sha256(before, u32(utf8(action).length), utf8(action), new Uint8Array([Number(done)]), float32(reward),
+    utf8(observation)).subarray(0, 16)
+
+// completion = { text: bytes, ids, tokenBytes, logps, stop, reward, actions: [{ tokens, stop, digest }] }
+export function encodeContent ({ prompt, family, tokenizer, policyVersion, completions, beginning = [] }) {
   const ids = completions.flatMap((c) => c.ids)
   const highest = Math.max(0, ...ids)
   const rewards = Buffer.alloc(4 * completions.length)
   completions.forEach((c, i) => rewards.writeFloatLE(c.reward, 4 * i))
+  const actions = completions.flatMap((c) => c.actions ?? [])
   return encoded([
     prompt, family, tokenizer, policyVersion,
     new Uint8Array(completions.map((c) => c.stop ? 0 : 1)), new Uint8Array(rewards),
@@ -71,7 +85,13 @@ export function encodeContent ({ prompt, family, tokenizer, policyVersion, compl
     join(...completions.map((c) => c.text)),
     planes(ids, highest < 256 ? 1 : highest < 65536 ? 2 : 3),
     new Uint8Array(completions.flatMap((c) => c.tokenBytes)),
-    planes(completions.flatMap((c) => c.logps.map(logpSteps)), 2)
+    planes(completions.flatMap((c) => c.logps.map(logpSteps)), 2),
+    ...(actions.length
+      ? [
+          new Uint8Array(completions.map((c) => c.actions.length)), actions.map((a) => a.tokens),
+          new Uint8Array(actions.map((a) => a.stop ? 0 : 1)), join(beginning, ...actions.map((a) => a.digest))
+        ]
+      : [])
   ])
 }
 
@@ -88,8 +108,10 @@ export function decompressed (blob, tokens) {
 
 export function readGroup (blob, tokens = GROUP_TOKENS) {
   const content = decompressed(blob, tokens)
-  const [prompt, family, tokenizer, policyVersion, finish, rewards, lengths, textLengths, text, ids, tokenBytes, logps] =
-    decoded(content, columns, 4 << 20)
+  const [
+    prompt, family, tokenizer, policyVersion, finish, rewards, lengths, textLengths, text, ids, tokenBytes, logps,
+    turns, actionLengths, actionFinish, digests
+  ] = decoded(content, columns, 4 << 20)
   const count = finish.length
   const n = sum(lengths)
   if (n > tokens) throw new Refused('oversized', `${n} tokens`)
@@ -97,6 +119,7 @@ export function readGroup (blob, tokens = GROUP_TOKENS) {
   if (sum(textLengths) !== text.length || tokenBytes.length !== n) malformed('lengths disagree')
   const allIds = fromPlanes(ids, n, [1, 2, 3])
   const steps = fromPlanes(logps, n, [2])
+  const actions = readActions(count, turns, actionLengths, actionFinish, digests)
   let token = 0
   let byte = 0
   const completions = lengths.map((length, i) => {
@@ -107,16 +130,40 @@ export function readGroup (blob, tokens = GROUP_TOKENS) {
       tokenBytes: [...tokenBytes.subarray(...span)],
       logps: steps.slice(...span).map((q) => q === 0 ? 0 : -q / STEPS),
       stop: finish[i] === 0 || (finish[i] !== 1 && malformed('a finish')),
-      reward: Buffer.from(rewards).readFloatLE(4 * i)
+      reward: Buffer.from(rewards).readFloatLE(4 * i),
+      actions: actions[i]
     }
     if (!(Math.abs(completion.reward) <= 1000)) malformed('a reward')
     if (sum(completion.tokenBytes) !== completion.text.length) malformed('tokens do not stand for the text')
     if (completion.stop && (length === 0 || completion.tokenBytes[length - 1] !== 0)) malformed('stopped without a token')
+    if (actions[i].length) checkActions(completion, length)
     token += length
     byte += textLengths[i]
     return completion
   })
-  return { prompt, family, tokenizer, policyVersion, completions, content }
+  return { prompt, family, tokenizer, policyVersion, completions, content, beginning: digests.subarray(0, 16) }
+}
+
+function readActions (count, turns, lengths, finish, digests) {
+  if (!turns.length && !lengths.length && !finish.length && !digests.length) return Array(count).fill([])
+  if (turns.length !== count || !turns.every((n) => n >= 1 && n <= TURNS)) malformed('turns')
+  if (sum([...turns]) !== lengths.length || finish.length !== lengths.length) malformed('turns and actions disagree')
+  if (digests.length !== 16 * (1 + lengths.length)) malformed('digests')
+  const actions = lengths.map((tokens, i) => ({
+    tokens,
+    stop: finish[i] === 0 || (finish[i] !== 1 && malformed('a finish')),
+    digest: digests.subarray(16 * (i + 1), 16 * (i + 2))
+  }))
+  return [...turns].map((n) => actions.splice(0, n))
+}
+
+function checkActions ({ actions, tokenBytes, stop }, length) {
+  let end = 0
+  for (const action of actions) {
+    end += action.tokens
+    if (end > length || (action.stop && tokenBytes[end - 1] !== 0)) malformed('an action')
+  }
+  if (end !== length || actions.at(-1).stop !== stop) malformed('actions and completion disagree')
 }
 
 export function advertOf ({ prompt, completions }, blob, id) {

@@ -117,7 +117,7 @@ def test_public_methods_but_reset_are_tools_with_their_types_and_docstrings() ->
 def test_tool_is_called_in_the_format_of_any_of_the_templates(written: str, key: str) -> None:
     task = shelf()
     asked = written.replace("{}", json.dumps({"name": "look", key: {"place": 1}}))
-    title = str(task.replay(task.ref(0), [asked]).observation)
+    title = str(task.replay(task.ref(0), [asked]).observations[-1])
     lent = json.dumps({"name": "lend", key: {"title": title}})
     both = task.exchanges(task.ref(0), [written.replace("{}", lent), f" {title}\n"])
     assert [each.observation for each in both] == ["for 2 weeks", ""]
@@ -126,9 +126,9 @@ def test_tool_is_called_in_the_format_of_any_of_the_templates(written: str, key:
 
 def test_small_model_calls_by_words_and_several_calls_are_answered_on_lines() -> None:
     task = shelf()
-    first, second = (str(task.replay(task.ref(0), [f"look {place}"]).observation) for place in (0, 1))
+    first, second = (str(task.replay(task.ref(0), [f"look {place}"]).observations[-1]) for place in (0, 1))
     calls = json.dumps([{"name": "look", "arguments": {"place": place}} for place in (0, 1)])
-    assert task.replay(task.ref(0), [calls]).observation == f"{first}\n{second}"
+    assert task.replay(task.ref(0), [calls]).observations[-1] == f"{first}\n{second}"
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_small_model_calls_by_words_and_several_calls_are_answered_on_lines() ->
 )
 def test_call_that_fails_is_answered_with_its_error_and_the_episode_goes_on(asked: str, told: str) -> None:
     verdict = score_one(shelf(), shelf().prompt(shelf().ref(0)), transcript([asked]))
-    assert verdict.fault is None
-    assert str(verdict.observation).startswith("error: ")
-    assert told in str(verdict.observation)
+    assert verdict.fault is None and verdict.played is not None
+    assert str(verdict.played.next).startswith("error: ")
+    assert told in str(verdict.played.next)
 
 
 def test_tool_whose_arguments_have_no_plain_type_is_refused() -> None:
@@ -164,7 +164,7 @@ def test_game_of_textarena_says_only_what_is_new_and_begins_differently() -> Non
     assert isinstance(task, ConversationTask)
     texts = {task.prompt(task.ref(seed)).text for seed in range(8)}
     assert len(texts) == 8
-    heard = [str(task.replay(task.ref(0), ["3", "4"][:turns]).observation) for turns in (1, 2)]
+    heard = [str(task.replay(task.ref(0), ["3", "4"][:turns]).observations[-1]) for turns in (1, 2)]
     assert all(each in {"The target number is higher.", "The target number is lower."} for each in heard)
 
 

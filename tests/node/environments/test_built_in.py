@@ -32,7 +32,7 @@ def database() -> ConversationTask:
 
 
 def asked(query: str, seed: int = 1) -> str:
-    return str(database().replay(database().ref(seed), [query]).observation)
+    return str(database().replay(database().ref(seed), [query]).observations[-1])
 
 
 @by_name
@@ -41,7 +41,10 @@ def test_example_earns_everything_and_ends_the_episode(task: ConversationTask) -
         actions = task.example(seed)
         assert actions is not None
         verdict = score_one(task, task.prompt(task.ref(seed)), transcript(actions))
-        assert (verdict.reward, verdict.fault, verdict.observation) == (1.0, None, None)
+        assert (verdict.reward, verdict.fault) == (1.0, None)
+        assert verdict.played is not None
+        assert verdict.played.next is None
+        assert task.is_own_text(task.prompt(task.ref(seed)), transcript(actions))
 
 
 @by_name
@@ -86,7 +89,7 @@ def test_wall_is_not_walked_through_and_the_goal_by_a_longer_way_earns_less() ->
     assert isinstance(task, ConversationTask)
     way = task.example(0)
     assert way is not None
-    assert task.replay(task.ref(0), [*"w" * 3]).observation.split()[0][1] == "0"  # type: ignore[attr-defined]
+    assert task.replay(task.ref(0), [*"w" * 3]).observations[-1].split()[0][1] == "0"  # type: ignore[attr-defined]
     back = {"n": "s", "s": "n", "w": "e", "e": "w"}
     seen = str(task.prompt(task.ref(0)).text).split()[-1]
     detour = [seen[0], back[seen[0]], *way]
@@ -130,7 +133,7 @@ def test_wall_is_not_walked_through_and_the_goal_by_a_longer_way_earns_less() ->
 def test_hostile_query_is_refused_and_changes_nothing(query: str) -> None:
     assert asked(query).startswith("error: ")
     after = database().replay(database().ref(1), [query, "SELECT count(*) FROM people"])
-    assert after.observation == "16"
+    assert after.observations[-1] == "16"
 
 
 def test_result_of_many_rows_is_cut() -> None:
@@ -168,6 +171,29 @@ class Faulty:
         return ["a", "b"]
 
 
+@by_name
+@pytest.mark.parametrize("around", ["", " ", "\n", "Buy now! ", "-- ", "/*x*/", "\0", "é", '"x"'])
+def test_action_with_anything_around_it_is_not_copied(task: ConversationTask, around: str) -> None:
+    prompt = task.prompt(task.ref(3))
+    first, *rest = task.example(3) or []
+    for action in ([around + first], [first + around]) if around else ([""],):
+        assert not task.is_own_text(prompt, transcript([*action, *rest]))
+
+
+def test_query_of_other_words_than_the_tables_is_not_copied() -> None:
+    prompt = database().prompt(database().ref(1))
+
+    def copied(query: str) -> bool:
+        return database().is_own_text(prompt, transcript([query]))
+
+    assert copied("SELECT count(*) FROM people WHERE city = 'Oslo' AND age >= 18.5")
+    assert not copied("SELECT age AS visit_us FROM people")
+    assert not copied("SELECT 'visit us'")
+    assert not copied("answer: Oslo, visit us")
+    assert not copied("SELECT  1")
+    assert not copied("SELECT 1 ;")
+
+
 class FaultyEpisode:
     def __init__(self, fault: str) -> None:
         self._fault = fault
@@ -199,15 +225,17 @@ class FaultyEpisode:
 def test_faulty_environment_ends_the_episode_with_nothing_and_the_reason(fault: str, reason: FaultReason) -> None:
     task = ConversationTask(Faulty(fault))
     verdict = score_one(task, task.prompt(task.ref(0)), transcript(["a"]))
-    assert (verdict.reward, verdict.fault, verdict.observation) == (0.0, reason, None)
+    assert (verdict.reward, verdict.fault, verdict.played) == (0.0, reason, None)
     assert played(task, 0, ["a"], unkind=False).fault is not None
 
 
 def test_episode_is_cut_off_after_its_last_turn_with_what_it_has_earned() -> None:
     task = ConversationTask(Faulty("none"))
     going, cut = (score_one(task, task.prompt(task.ref(0)), transcript(["a"] * turns)) for turns in (3, 4))
-    assert (going.observation, going.reward) == ("on", 0.5)
-    assert (cut.observation, cut.reward) == (None, 0.5)
+    assert going.played is not None
+    assert cut.played is not None
+    assert (going.played.next, going.reward) == ("on", 0.5)
+    assert (cut.played.next, cut.reward) == (None, 0.5)
 
 
 @pytest.mark.parametrize("bounds", [{"max_turns": 65}, {"max_turns": 0}, {"max_observation_bytes": 0}])

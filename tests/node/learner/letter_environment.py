@@ -32,6 +32,9 @@ class FindLetter:
         check_ref(self, ref, SEEDS)
         return Finding(random.Random(ref.seed))
 
+    def is_canonical(self, action: str) -> bool:
+        return action in LETTERS
+
 
 class Finding:
     def __init__(self, draws: random.Random) -> None:

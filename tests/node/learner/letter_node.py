@@ -25,7 +25,6 @@ from node.configuration import (
 )
 from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
-from node.environments.conversation import single_answers
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import (
     Event,
@@ -46,7 +45,7 @@ from node.tasks.task import Prompt, Task, check_ref
 from node.tasks.worker import FaultReason, score_one
 from protocol.errors import UnreachableError
 from protocol.messages import Heartbeat, PromptRef
-from protocol.rollouts import Completion, FinishReason, Group, advert_of, encode_group
+from protocol.rollouts import Completion, FinishReason, Group, advert_of, decode_group, encode_group
 from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted
 
 LETTERS = "abcdef"
@@ -90,7 +89,7 @@ class HereScorer:
         verdicts = [score_one(task, task.prompt(ref), text) for text in texts]
         faults = tuple(ScoringFault(FaultReason.TIMEOUT, "slow") if self._fails(text) else None for text in texts)
         rewards = tuple(0.0 if f else v.reward for v, f in zip(verdicts, faults, strict=True))
-        return Scores(rewards, faults, tuple(v.observation for v in verdicts))
+        return Scores(rewards, faults, tuple(None if f else v.played for f, v in zip(faults, verdicts, strict=True)))
 
 
 def character_tokens() -> TokenTable:
@@ -152,6 +151,11 @@ class MemorySwarm:
         seen = SeenGroup(cursor, peer, self.now_seconds(), group.family, group.tokenizer, group.policy_version, advert)
         self.board.append(seen)
         return seen
+
+    def groups(self, peer: str) -> list[Group]:
+        """Returns what ``peer`` has announced."""
+        blobs = [seen.advert.blob.hex() for seen in self.board if seen.peer == peer]
+        return [decode_group((self.folder / blob).read_bytes()) for blob in blobs]
 
     def verdicts(self, by: str) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -237,10 +241,11 @@ class Node:
         trusting: bool = True,
         around: Callable[[TorchEngine], Engine] = lambda engine: engine,
         known: Mapping[str, Task] | None = None,
+        shared: Mapping[str, Task] | None = None,
     ) -> None:
-        """``known``: what it trains on, by default ``tasks()``. ``around`` returns the engine that the learner gets,
-        made from its own. ``trusting``: peers have full influence from their first group on, as members of a private
-        cluster do."""
+        """``known``: what it trains on, by default ``tasks()``; ``shared``: of these what is shared, by default all.
+        ``around`` returns the engine that the learner gets, made from its own. ``trusting``: peers have full influence
+        from their first group on, as members of a private cluster do."""
         section = learner or LearnerSection(own_groups=4, completions=4, foreign_groups=4, learning_rate=1e-2)
         checkpoint = CheckpointSection(every_rounds=2)
         self.config = Config(
@@ -265,7 +270,7 @@ class Node:
             )
         state.influence.standings.trusting = trusting
         known = known or tasks()
-        self.intake = RolloutIntake(member, single_answers(known), section, self._clock, position)
+        self.intake = RolloutIntake(member, known if shared is None else shared, section, self._clock, position)
         self.engine = engine = TorchEngine(self.policy, rows=rows, seed=0)
         scorer = HereScorer(known, fails)
         measured = EvaluationWhileTraining(

@@ -17,14 +17,15 @@ from node.events import Evaluated, Samples
 from node.learner.answers.right_answers import Rehearsal
 from node.learner.generation.conversations import Conversing
 from node.learner.generation.generation import Generation, RoundPlan, round_plan
-from node.learner.generation.own_rollouts import Rollout, can_be_shared
+from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.batch import TrainingCompletion
 from node.learner.objective.forward import MicroBatch, Network, completion_logps
 from node.learner.objective.training_groups import own_training_group
-from node.tasks.scorer import Scores
+from node.tasks.scorer import Scores, ScoringFault
 from node.tasks.task import Prompt, Task
-from protocol.rollouts import FinishReason
+from node.tasks.worker import FaultReason
+from protocol.rollouts import FinishReason, decode_group, encode_group
 from tests.node.learner.letter_environment import FindLetter
 from tests.node.learner.letter_node import HereScorer, LetterTask, Node, policy
 
@@ -129,7 +130,7 @@ def test_prompts_are_replaced_and_interrupted_as_for_single_answers(changes: dic
     assert all(rollout.conversed is not None for rollout in conversations(found.rollouts))
 
 
-def test_round_learns_from_conversations_measures_them_and_shares_none() -> None:
+def test_round_learns_from_conversations_and_measures_them() -> None:
     node = Node("alone", known=KNOWN, learner=SECTION, evaluation=EvaluationSection(every_rounds=2, prompts=4))
     done = [node.round() for _ in range(2)]
     assert all(0 < each.reward_by_task["find"] < 1 for each in done)
@@ -141,7 +142,27 @@ def test_round_learns_from_conversations_measures_them_and_shares_none() -> None
     assert node.faults() == []
 
 
-def test_conversation_cannot_be_shared_and_is_remembered_with_what_was_observed() -> None:
+def test_group_that_others_get_says_what_was_done_and_only_a_digest_of_what_followed() -> None:
+    made = generation()
+    for rollout in conversations(made.run(plan(), ()).rollouts):
+        assert rollout.conversed is not None
+        assert can_be_shared(rollout, made.tokens)
+        group = group_of(rollout, rollout.conversed.rewards, made.tokens, family=bytes(16))
+        assert group.converses
+        assert decode_group(encode_group(group)).completions[0].actions == group.completions[0].actions
+        rows = zip(rollout.samples, group.completions, rollout.conversed.played, strict=True)
+        for sample, completion, played in rows:
+            assert played is not None
+            actions = [made.tokens.text_of(turn.token_ids.tolist()) for turn in completion.turns()]
+            assert [turn.text for turn in completion.turns()] == actions
+            assert len(actions) == 1 + len(sample.observed)
+            ends = [turn.finish is FinishReason.STOP for turn in completion.turns()]
+            assert ends == [int(turn.token_ids[-1]) in made.tokens.eos_ids for turn in completion.turns()]
+            assert [action.digest for action in completion.actions] == list(played.digests[1:])
+            assert group.beginning == played.digests[0]
+
+
+def test_conversation_whose_environment_failed_is_not_shared_and_observations_are_remembered() -> None:
     tokens = policy().tokens
     sample = Sample(
         np.array([2, 3, 4]),
@@ -151,7 +172,8 @@ def test_conversation_cannot_be_shared_and_is_remembered_with_what_was_observed(
         ((2, (7, 8)),),
     )
     prompt = Prompt(KNOWN["find"].ref(0), "abc>", None, {})
-    rollout = Rollout(prompt, (5, 6), (sample,), (b"> ab",), Scores((1.0,), (None,)))
+    failed = Scores((1.0,), (ScoringFault(FaultReason.RAISED, "on purpose"),), (None,))
+    rollout = Rollout(prompt, (5, 6), (sample,), (b"> ab",), failed)
     assert not can_be_shared(rollout, tokens)
     assert can_be_shared(replace(rollout, conversed=None), tokens)
     memory = Rehearsal()
