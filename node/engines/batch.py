@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.engines.complete_groups import CompleteGroups
-from node.engines.decoder import Decoder, Drafts, Prefilled
+from node.engines.decoder import Decoder, Drafts, Past, Prefilled
 from node.engines.drafting.row_drafts import Drafting, RowDrafts, Uniforms, verified
 from node.engines.draws import Draws
 from node.engines.resumption import SamplingStart
@@ -88,11 +88,15 @@ class Batch:
         drafting: Drafting | None = None,
         most_positions: int = 0,
         hand_over: HandOver | None = None,
+        pasts: Sequence[Past | None] = (),
     ) -> None:
         """With ``drafting``, a pass has at most ``most_positions`` tokens; it needs a look at every token.
-        ``hand_over``, which needs ``groups``, gets the completions of a group as soon as it is complete."""
+        ``hand_over``, which needs ``groups``, gets the completions of a group as soon as it is complete. ``pasts``: one
+        for each start, or none at all; of completions of conversations, ``kept`` has the next ones."""
         self._decoder, self._starts, self._groups = decoder, starts, groups
         self._hand_over = hand_over
+        self._pasts = pasts or [None] * len(starts)
+        self.kept: dict[int, Past] = {}  # by completion: the keys and values at its end
         self._drafting, self._most_positions = drafting, most_positions
         self._row_drafts: RowDrafts | None = None
         self._drafts: Drafts | None = None  # of the latest pass
@@ -104,6 +108,7 @@ class Batch:
         self._sampled = np.zeros(rows, dtype=np.int64)  # tokens that each row has
         self._remaining = np.zeros(rows, dtype=np.int64)  # tokens that each row may still have
         self._present = 0
+        self._kept_bytes = 0  # -1: no more is kept
         # a start that more rows may continue: its index, its prefill, its index there
         self._half_joined: tuple[int, Prefilled[Any], int] | None = None
 
@@ -211,6 +216,7 @@ class Batch:
 
     def _release(self, ended: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Removes the ended rows. Returns the old index of each remaining row, in their new order."""
+        self._keep_pasts(np.flatnonzero(ended))
         left = self._present - int(ended.sum())
         holes = np.flatnonzero(ended[:left])
         tails = left + np.flatnonzero(~ended[left:])
@@ -223,6 +229,19 @@ class Batch:
             self._row_drafts.left(order)
         self._present = left
         return order
+
+    def _keep_pasts(self, ended: NDArray[np.int64]) -> None:
+        """Keeps keys and values of conversations, at most as many bytes as the batch itself takes."""
+        for row in ended.tolist():
+            completion = int(self._completion[row])
+            if self._starts[self._owners[completion]].conversation is None or self._kept_bytes < 0:
+                continue
+            past = self._decoder.past_of(row)
+            self._kept_bytes += 0 if past is None else past.nbytes
+            if past is None or self._kept_bytes > self._decoder.cache_bytes:
+                self._kept_bytes = -1  # no more
+                continue
+            self.kept[completion] = past
 
     def _admit(self, logits: Tensor | None) -> Tensor:
         """Adds waiting completions to the batch. Returns the logits of all rows in it."""
@@ -277,7 +296,10 @@ class Batch:
             return None, []
         prompts = [self._starts[owner].prefix_ids for owner in starts]
         self._threads.before_prompts(sum(map(len, prompts)))
-        prefilled = self._decoder.prefill(prompts, [self._starts[owner].completions for owner in starts])
+        completions, pasts = zip(
+            *((self._starts[owner].completions, self._pasts[owner]) for owner in starts), strict=True
+        )
+        prefilled = self._decoder.prefill(prompts, completions, pasts)
         more = len(which) < len(self._waiting) and self._owners[self._waiting[len(which)]] == starts[-1]
         self._half_joined = (starts[-1], prefilled, len(starts) - 1) if more else None
         return prefilled, which

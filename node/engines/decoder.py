@@ -69,11 +69,17 @@ class Decoder(Protocol[Cache]):
     def free_prompts(self) -> int | None:
         """How many more prompts ``prefill`` may compute before rows have left; None: any number."""
 
-    def prefill(self, prompts: Sequence[Sequence[int]], completions: Sequence[int]) -> Prefilled[Cache]:
+    def prefill(
+        self, prompts: Sequence[Sequence[int]], completions: Sequence[int], pasts: Sequence[Past | None] = ()
+    ) -> Prefilled[Cache]:
         """Computes prompts, padded to the longest of them, without adding rows to the batch.
 
-        ``completions`` rows of each will join and leave; then its keys and values are no longer held.
+        ``completions`` rows of each will join and leave; then its keys and values are no longer held. Of a prompt with
+        a past, one for each or none at all, only the tokens after it are computed, if the decoder can.
         """
+
+    def past_of(self, row: int) -> Past | None:
+        """Returns the keys and values that a row has, a copy; None where the decoder cannot."""
 
     def join(self, prefilled: Prefilled[Cache], which: Sequence[int]) -> None:
         """Adds one row at the end of the batch for each entry of ``which``, an index into the prefilled prompts."""
@@ -93,6 +99,26 @@ class Decoder(Protocol[Cache]):
 
     def take_back(self, counts: NDArray[np.int64]) -> None:
         """Drops the last ``counts``, (n,), tokens of each row: guesses that were wrong."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Past:
+    """Keys and values of the first tokens of a sequence, (layers, kv heads, L, size) each."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+    def first(self, tokens: int) -> Past:
+        """Returns those of the first ``tokens``: of guesses after an end there may be more."""
+        return Past(self.keys[:, :, :tokens], self.values[:, :, :tokens])
 
 
 def right_aligned(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

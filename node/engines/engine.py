@@ -86,6 +86,9 @@ class GenerationRequest:
     completions: int  # those in ``begun`` included
     max_new_tokens: int  # of each completion, including those that a begun one already has
     begun: GenerationProgress | None = None
+    # Of one completion: an engine may keep its keys and values under this number until the next call. A request of that
+    # call with the same number, if it begins with the same tokens, then costs its further tokens alone.
+    conversation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from node.engines.decoder import Drafts, Prefilled, right_aligned
+from node.engines.decoder import Drafts, Past, Prefilled, right_aligned
 from protocol.errors import ConfigurationError
 
 Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer, (rows, kv heads, slots, size)
@@ -68,7 +68,12 @@ class GenericDecoder:
     def free_prompts(self) -> None:
         return None
 
-    def prefill(self, prompts: Sequence[Sequence[int]], completions: Sequence[int]) -> Prefilled[Layers]:
+    def past_of(self, row: int) -> None:
+        return None
+
+    def prefill(
+        self, prompts: Sequence[Sequence[int]], completions: Sequence[int], pasts: Sequence[Past | None] = ()
+    ) -> Prefilled[Layers]:
         ids, padding = right_aligned(prompts, self._device)
         seen = (torch.arange(ids.shape[1], device=self._device) >= padding[:, None]).long()
         cache = DynamicCache()

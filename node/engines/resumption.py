@@ -29,6 +29,7 @@ class SamplingStart:
     completions: int
     limit: int  # new tokens of each, at least 1
     begun: Partial | None
+    conversation: int | None = None  # as of the request
 
 
 def token_limit(request: GenerationRequest, *, vocabulary: int, context: int | None) -> int:
@@ -70,7 +71,7 @@ def starts_of(requests: Sequence[GenerationRequest], limits: Sequence[int]) -> l
         if fresh < 0:
             raise ValueError(f"a request of {request.completions} completions has begun {request.completions - fresh}")
         if fresh > 0:
-            starts.append(SamplingStart(index, request.prompt_ids, fresh, limit, None))
+            starts.append(SamplingStart(index, request.prompt_ids, fresh, limit, None, request.conversation))
     return starts
 
 

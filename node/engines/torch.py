@@ -4,8 +4,9 @@ A prompt is computed once for all its completions. Rows whose completion has end
 join as soon as an eighth of the rows is free. Token log-probabilities come from the pass that sampled them. Equal seeds
 and equal calls give equal samples: a token depends on the seed, its completion and its position (``draws``), on the
 batch around it, on the number of threads, on the layout of the cache and on guesses that were verified only by the
-rounding of its logits. Keys and values live for one call: a completion that a later call resumes is computed again, so
-that keys and values of old weights are never read under new ones.
+rounding of its logits. Keys and values live for one call, and those of conversations for the next one, unless the
+weights change: so those of old weights are never read under new ones. In float32 on a CPU alone: elsewhere, and where a
+completion is resumed, everything is computed again.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from node.engines.batch import Batch
 from node.engines.cache_size import SPARE_SLOTS
 from node.engines.complete_groups import CompleteGroups
-from node.engines.decoder import Decoder
+from node.engines.decoder import Decoder, Past
 from node.engines.drafting.row_drafts import Drafting
 from node.engines.draws import Draws
 from node.engines.encoded_weights import EncodedWeights, load_encoded
@@ -92,6 +95,7 @@ class TorchEngine:
         verifies = self._look_every == 1 and self._decoder.verifies_drafts
         self.drafting: Final = Drafting() if drafts and verifies else None
         self._version = 0
+        self._pasts: dict[int, tuple[NDArray[np.int64], Past]] = {}  # of the latest call, by conversation
         self._weights_hash: bytes | None = None  # of the weights loaded last, if they came encoded
 
     @property
@@ -125,6 +129,7 @@ class TorchEngine:
             load_encoded(weights, live, self._weights_hash)
         else:
             _copy_over(weights, live)
+        self._pasts = {}  # of old weights
         self._weights_hash = None  # until the decoder's copies, for which memory may run out, are those of ``weights``
         self._decoder.refresh()
         self._weights_hash = weights.target if isinstance(weights, EncodedWeights) else None
@@ -172,11 +177,29 @@ class TorchEngine:
             drafting=self.drafting,
             most_positions=self._rows,
             hand_over=hand_over,
+            pasts=[self._past(start) for start in starts] if self._pasts else (),
         )
+        self._pasts = {}
         seed = self._random.getrandbits(64) if sampling.seed is None else sampling.seed
         draws = Draws(seed, sampling.temperature, self._policy.device, self._policy.tokens.vocabulary)
         with torch.inference_mode(), _evaluating(self._policy.model):
-            return batch.run(draws, self._policy.tokens.eos_ids)
+            sampled = batch.run(draws, self._policy.tokens.eos_ids)
+        owners = [start for start in starts for _ in range(start.completions)]
+        for completion, past in batch.kept.items():
+            start, (token_ids, _) = owners[completion], sampled[completion]
+            ids = np.array([*start.prefix_ids, *token_ids.tolist()[:-1]])
+            assert start.conversation is not None
+            self._pasts[start.conversation] = ids, past.first(len(ids))
+        return sampled
+
+    def _past(self, start: SamplingStart) -> Past | None:
+        """Returns the keys and values of the tokens with which ``start`` begins, if they were kept."""
+        ids, past = (
+            self._pasts.get(start.conversation, (None, None)) if start.conversation is not None else (None, None)
+        )
+        if ids is None or len(ids) >= len(start.prefix_ids):
+            return None
+        return past if np.array_equal(ids, start.prefix_ids[: len(ids)]) else None
 
     @property
     def rows(self) -> int:
@@ -206,6 +229,7 @@ class TorchEngine:
         """Nothing to do: what is in the learner's process is lost with it."""
 
     def release(self) -> None:
+        self._pasts = {}
         self._decoder.release()
 
     def _limit(self, request: GenerationRequest) -> int:

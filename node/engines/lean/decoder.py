@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from node.engines.cache_size import NO_CACHE, AttentionShape, CachePlan, plan_cache
-from node.engines.decoder import Drafts, Prefilled, right_aligned
+from node.engines.decoder import Drafts, Past, Prefilled, right_aligned
 from node.engines.lean.architectures import Architecture, ModelShape, shape_of
 from node.engines.lean.attention import attention_for, empty_mask, joined
 from node.engines.lean.device_rows import DevicePrompts, DeviceRows
@@ -105,21 +105,50 @@ class LeanDecoder:
         self._rotations.make_table(longest_prompt + longest_completion, self._shape.head_size)
         self._positions = RowPositions(plan.rows, self._device)
 
-    def prefill(self, prompts: Sequence[Sequence[int]], completions: Sequence[int]) -> Prefilled[Cache]:
+    def prefill(
+        self, prompts: Sequence[Sequence[int]], completions: Sequence[int], pasts: Sequence[Past | None] = ()
+    ) -> Prefilled[Cache]:
         lengths = [len(prompt) for prompt in prompts]
-        if self._prompts is None:
-            shape = self._shape
-            size = (shape.layers, len(prompts), shape.kv_heads, max(lengths), shape.head_size)
-            keys, values = (torch.empty(size, dtype=self._dtype, device=self._device) for _ in range(2))
-
-            def keep(layer: int, new_keys: Tensor, new_values: Tensor) -> None:
-                keys[layer], values[layer] = new_keys, new_values
-
-            return Prefilled(self._prompt_logits(prompts, keep), tuple(lengths), (keys, values))
         held = self._prompts
-        places, names = held.add(lengths, completions)
-        logits = self._prompt_logits(prompts, lambda layer, keys, values: held.write(layer, places, keys, values))
-        return Prefilled(logits, tuple(lengths), names)
+        if held is not None:
+            places, names = held.add(lengths, completions)
+
+            def share(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+                held.write(layer, places, keys, values)
+                return keys, values
+
+            return Prefilled(self._prompt_logits(prompts, [0] * len(prompts), share), tuple(lengths), names)
+        shape, longest = self._shape, max(lengths)
+        size = (shape.layers, len(prompts), shape.kv_heads, longest, shape.head_size)
+        known = [0 if past is None else past.length for past in pasts or [None] * len(prompts)]
+        keys, values = (torch.empty(size, dtype=self._dtype, device=self._device) for _ in range(2))
+        for index, past in enumerate(pasts):
+            begin = longest - lengths[index]
+            if any(known):
+                keys[:, index, :, :begin] = values[:, index, :, :begin] = 0  # 0 times a NaN would be a NaN
+            if past is not None:
+                slots = slice(begin, begin + past.length)
+                keys[:, index, :, slots], values[:, index, :, slots] = past.keys, past.values
+        is_new: Tensor | None = None  # (P, 1, L, 1)
+        if any(known):
+            first = [longest - length + n for length, n in zip(lengths, known, strict=True)]
+            slots_of_all = torch.arange(longest, device=self._device)
+            is_new = (slots_of_all >= torch.tensor(first, device=self._device)[:, None])[:, None, :, None]
+
+        def keep(layer: int, new_keys: Tensor, new_values: Tensor) -> tuple[Tensor, Tensor]:
+            for cache, new in ((keys[layer], new_keys), (values[layer], new_values)):
+                room = cache[:, :, -new.shape[2] :]
+                room.copy_(new if is_new is None else torch.where(is_new[:, :, -new.shape[2] :], new, room))
+            return keys[layer], values[layer]
+
+        return Prefilled(self._prompt_logits(prompts, known, keep), tuple(lengths), (keys, values))
+
+    def past_of(self, row: int) -> Past | None:
+        rows = self._rows
+        if not isinstance(rows, RowSlots) or self._prompts is not None:
+            return None
+        slots = rows.slots_of(row)
+        return Past(rows.keys[:, row, :, slots].contiguous(), rows.values[:, row, :, slots].contiguous())
 
     def join(self, prefilled: Prefilled[Cache], which: Sequence[int]) -> None:
         lengths = [prefilled.lengths[index] for index in which]
@@ -178,29 +207,40 @@ class LeanDecoder:
         self._rows.advance(tokens)
         self._positions.advance(tokens)
 
-    def _prompt_logits(self, prompts: Sequence[Sequence[int]], keep: Callable[[int, Tensor, Tensor], None]) -> Tensor:
-        """Returns the logits after each prompt, (P, V); ``keep(layer, keys, values)``, (P, kv heads, L, size) each."""
+    def _prompt_logits(
+        self,
+        prompts: Sequence[Sequence[int]],
+        known: Sequence[int],
+        keep: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]],
+    ) -> Tensor:
+        """Returns the logits after each prompt, (P, V), computing what comes after its first ``known`` tokens.
+        ``keep(layer, keys, values)`` takes those of the last N tokens, (P, kv heads, N, size), and returns those of all
+        L."""
         shape = self._shape
-        ids, padding = right_aligned(prompts, self._device)  # (P, L), (P,)
+        ids, padding = right_aligned([each[n:] for each, n in zip(prompts, known, strict=True)], self._device)  # (P, N)
+        longest = max(map(len, prompts))
+        if any(known):
+            padding = torch.tensor([longest - len(prompt) for prompt in prompts], device=self._device)  # (P,)
         count, length = ids.shape
-        slots = torch.arange(length, device=self._device)
-        rotations = self._rotations.at((slots - padding[:, None]).clamp_(min=0).flatten())  # (P × L, size / 2)
+        slots = torch.arange(longest, device=self._device)
+        asking = slots[longest - length :]
+        rotations = self._rotations.at((asking - padding[:, None]).clamp_(min=0).flatten())  # (P × N, size / 2)
         seen = None
-        if min(map(len, prompts)) < length:
-            seen = (slots[None, :] <= slots[:, None]) & (slots >= padding[:, None, None])  # (P, L, L)
-            seen |= torch.eye(length, dtype=torch.bool, device=self._device)  # padding sees itself: no empty softmax
+        if length < longest or min(map(len, prompts)) < longest:
+            seen = (slots[None, :] <= asking[:, None]) & (slots >= padding[:, None, None])  # (P, N, L)
+            seen |= slots[None, :] == asking[:, None]  # padding sees itself: no empty softmax
             seen = seen[:, None]
         x = functional.embedding(ids.flatten(), self._weights.embedding)
         last = len(self._weights.layers) - 1
         for index, layer in enumerate(self._weights.layers):
             heads = self._heads(x, layer, rotations)  # (P × L, kv heads, queries + 2, size)
             by_prompt = heads.view(count, length, *heads.shape[1:]).permute(0, 2, 3, 1, 4)
-            keep(index, by_prompt[:, :, -2], by_prompt[:, :, -1])
+            all_keys, all_values = keep(index, by_prompt[:, :, -2], by_prompt[:, :, -1])
             # Of the last layer nobody reads more than the newest token.
             newest = slice(length - 1, length) if index == last else slice(0, length)
             queries = by_prompt[:, :, : shape.queries, newest].flatten(1, 2)  # (P, query heads, L or 1, size)
-            keys = by_prompt[:, :, -2].repeat_interleave(shape.queries, dim=1)
-            values = by_prompt[:, :, -1].repeat_interleave(shape.queries, dim=1)
+            keys = all_keys.repeat_interleave(shape.queries, dim=1)
+            values = all_values.repeat_interleave(shape.queries, dim=1)
             mask = None if seen is None else seen[:, :, newest]
             causal = seen is None and index != last
             mixed = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal)

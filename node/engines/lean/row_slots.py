@@ -57,6 +57,10 @@ class RowSlots:
                 cache[:, holes, :, used] = cache[:, tails, :, used]
             self.starts[into], self._ends[into] = self.starts[source], self._ends[source]
 
+    def slots_of(self, row: int) -> slice:
+        """Returns which slots a row has."""
+        return slice(int(self.starts[row]), int(self._ends[row]))
+
     def next_slots(self, row_of: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the slot of the token that comes ``after`` so many others of its row. A row beyond its slots has
         ended, and the host has not looked yet: it writes to its last one."""

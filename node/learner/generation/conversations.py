@@ -95,25 +95,25 @@ class Conversing:
         turn = 0
         while True:
             self._step([(rollout, episodes) for (rollout, _), episodes in zip(begun, groups, strict=True)])
-            running = [
-                (episode, most)
-                for (_, most), episodes in zip(begun, groups, strict=True)
-                for episode in episodes
-                if not episode.ended
+            everyone = [
+                (episode, most) for (_, most), episodes in zip(begun, groups, strict=True) for episode in episodes
             ]
+            running = [(number, *each) for number, each in enumerate(everyone) if not each[0].ended]
             if not running:
                 break
             turn += 1
             draws = random.Random(f"starling/turn/{seed}/{turn}").getrandbits(63)
             requests = [
-                GenerationRequest(tuple(episode.row), 1, min(most, self.context - len(episode.row)))
-                for episode, most in running
+                GenerationRequest(
+                    tuple(episode.row), 1, min(most, self.context - len(episode.row)), conversation=number
+                )
+                for number, episode, most in running
             ]
             enough = None if halted is None else lambda _: halted()
             reached = self.engine.advance(requests, Sampling(self.temperature, draws), enough)
             if not all(each.samples for each in reached):
                 return None
-            for (episode, _), each in zip(running, reached, strict=True):
+            for (_, episode, _), each in zip(running, reached, strict=True):
                 episode.acted(each.samples[0], self.tokens)
         return [self._whole(rollout, episodes) for (rollout, _), episodes in zip(begun, groups, strict=True)]
 

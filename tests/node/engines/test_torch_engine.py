@@ -153,9 +153,9 @@ def test_prompt_is_computed_once_for_all_its_completions(load_policy: Load, monk
     computed: list[list[int]] = []
     prefill = engine._decoder.prefill
 
-    def counting(prompts: Sequence[Sequence[int]], completions: Sequence[int]) -> object:
+    def counting(prompts: Sequence[Sequence[int]], *rest: Any) -> object:
         computed.extend(list(prompt) for prompt in prompts)
-        return prefill(prompts, completions)
+        return prefill(prompts, *rest)
 
     monkeypatch.setattr(engine._decoder, "prefill", counting)
     asked = requests(5, completions=12)
