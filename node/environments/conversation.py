@@ -10,7 +10,7 @@ A text that is no transcript is one action: a question with one answer is a conv
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
@@ -163,11 +163,14 @@ class ConversationTask:
     def is_canonical(self, prompt: Prompt, completion: str) -> bool:
         """Returns whether each action is in a form that is worth copying: the environment's own, or plain where it
         knows none."""
-        return all(map(getattr(self.environment, "is_canonical", is_plain), actions_of(completion)))
+        return all(map(self._own_form() or is_plain, actions_of(completion)))
 
     def is_own_text(self, prompt: Prompt, completion: str) -> bool:
         """Returns whether each action is in the environment's own form, of which it knows one."""
-        return hasattr(self.environment, "is_canonical") and self.is_canonical(prompt, completion)
+        return self._own_form() is not None and self.is_canonical(prompt, completion)
+
+    def _own_form(self) -> Callable[[str], bool] | None:
+        return getattr(self.environment, "is_canonical", None)
 
     def example(self, seed: int) -> list[str] | None:
         """Returns actions that go well in the episode of ``seed``; None where the environment knows none."""

@@ -31,6 +31,7 @@ class SeededEnvironment:
     version: int = 1
     config: Mapping[str, Any] = field(default_factory=dict)
     tools: Sequence[Mapping[str, Any]] = ()  # as ``Environment`` has them
+    is_canonical: Callable[[str], bool] | None = None  # likewise
 
     @property
     def config_hash(self) -> bytes:

@@ -43,6 +43,7 @@ def tool_environment(
     config: Mapping[str, Any] | None = None,
     example: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
     tells_tools: bool = True,
+    is_canonical: Callable[[str], bool] | None = None,
 ) -> SeededEnvironment:
     """Returns what ``make`` makes as an environment. ``row`` draws the columns that ``reset`` gets, of which ``prompt``
     is what is said first. ``reward`` says from 0 to 1 what the environment and the model's answer are worth; the answer
@@ -58,7 +59,15 @@ def tool_environment(
         return ToolEpisode(make(), drawn, reward, None if example is None else example(drawn))
 
     return SeededEnvironment(
-        name, episode, max_turns, max_new_tokens, max_observation_bytes, version, dict(config or {}), tools
+        name,
+        episode,
+        max_turns,
+        max_new_tokens,
+        max_observation_bytes,
+        version,
+        dict(config or {}),
+        tools,
+        is_canonical,
     )
 
 

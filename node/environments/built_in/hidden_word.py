@@ -56,8 +56,9 @@ def hidden_word(name: str, words: Sequence[str], max_turns: int, *, brief: bool 
         return Seeking(words, secret, opening, brief=brief)
 
     return SeededEnvironment(
-        name, episode, max_turns, 8 if brief else 24, 300, config={"words": list(words), "brief": brief}
-    )
+        name, episode, max_turns, 8 if brief else 24, 300, config={"words": list(words), "brief": brief},
+        is_canonical=frozenset(words).__contains__,
+    )  # fmt: skip
 
 
 def marks(guess: str, secret: str) -> str:

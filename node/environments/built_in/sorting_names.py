@@ -33,10 +33,15 @@ def sorting_names(name: str, first: int, more: int, turns: int, *, brief: bool =
         parts = [names[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
         return Sorting(parts, brief=brief)
 
+    def is_canonical(action: str) -> bool:
+        said = list(action) if brief else action.split(", ")
+        return bool(said) and said == sorted(set(said)) and set(said) <= set(string.ascii_lowercase if brief else NAMES)
+
     tokens = 8 if brief else 16 * (first + more * turns)
     return SeededEnvironment(
-        name, episode, turns, tokens, 500, config={"first": first, "more": more, "brief": brief, "names": list(NAMES)}
-    )
+        name, episode, turns, tokens, 500, is_canonical=is_canonical,
+        config={"first": first, "more": more, "brief": brief, "names": list(NAMES)},
+    )  # fmt: skip
 
 
 class Sorting:

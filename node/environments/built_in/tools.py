@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from node.environments.adapters.tools import tool_environment
@@ -76,10 +77,12 @@ def calculator(name: str, digits: int, terms: int, *, brief: bool = False) -> Se
             total += a * b
         return [*said, str(total)]
 
+    number = rf"\d{{1,{MOST_DIGITS}}}"
+    called = rf"m {number} {number}" if brief else _written("add|multiply", a=number, b=number)
     return tool_environment(
         name, BriefCalculator if brief else Calculator, row, lambda made, answer: float(answer == made.right),
         max_turns=2 * terms + 2, max_new_tokens=8 * digits if brief else 128, example=example, tells_tools=not brief,
-        config={"digits": digits, "terms": terms},
+        config={"digits": digits, "terms": terms}, is_canonical=_one_of(called, number),
     )  # fmt: skip
 
 
@@ -114,10 +117,14 @@ def key_value(name: str, keys: int, steps: int, *, swaps: bool = False, brief: b
         right = float(answer == made.right)
         return (right + float(made.values == made.wanted)) / 2 if swaps else right
 
+    key = f"[a-z]{{{2 if brief else 4}}}"
+    called = (
+        [f"g {key}"] if brief else [_written("get", key=f'"{key}"'), _written("put", key=f'"{key}"', value=f'"{key}"')]
+    )
     return tool_environment(
         name, BriefStore if brief else Store, row, reward, max_turns=steps + 2 + 4 * swaps,
         max_new_tokens=6 if brief else 128, example=example, tells_tools=not brief,
-        config={"keys": keys, "steps": steps, "swaps": swaps},
+        config={"keys": keys, "steps": steps, "swaps": swaps}, is_canonical=_one_of(*called, key),
     )  # fmt: skip
 
 
@@ -130,6 +137,17 @@ def _names(draws: random.Random, keys: int, length: int) -> list[str]:
 
 def _call(name: str, **arguments: Any) -> str:
     return json.dumps({"name": name, "arguments": arguments})
+
+
+def _written(name: str, **arguments: str) -> str:
+    """Returns the pattern of a call as ``_call`` writes it; ``name`` and arguments are patterns."""
+    given = ", ".join(f'"{key}": {value}' for key, value in arguments.items())
+    return rf'\{{"name": "(?:{name})", "arguments": \{{{given}\}}\}}'
+
+
+def _one_of(*patterns: str) -> Callable[[str], bool]:
+    form = re.compile("|".join(patterns))
+    return lambda action: form.fullmatch(action) is not None
 
 
 def _bounded(number: int) -> int:
