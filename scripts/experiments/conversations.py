@@ -4,9 +4,9 @@
 
 Both train on the smallest grid. One was taught mostly shortest ways; the other, of another size and with other token
 ids, steps that lead nowhere (``scripts.experiments.turns``). The latter trains alone, and beside the former, whom it
-trusts, with otherwise equal settings. Every conversation is encoded, announced, fetched, replayed and compared as between
-nodes. Success is the mean reward of held-out episodes, sampled: the length of a shortest way as a part of the steps
-taken.
+trusts, with otherwise equal settings. Every conversation is encoded, announced, fetched, replayed and compared as
+between nodes. Success is the mean reward of held-out episodes, sampled: the length of a shortest way as a part of the
+steps taken.
 """
 
 from __future__ import annotations
