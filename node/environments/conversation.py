@@ -199,7 +199,7 @@ def transcript(actions: Sequence[str]) -> str:
 def as_read(actions: Sequence[str], observations: Sequence[str]) -> str:
     """Returns a conversation after its first text as people read it: actions behind ">", each with what followed."""
     said = zip_longest((f"> {action}" for action in actions), observations)
-    return "\n".join(each for turn in said for each in turn if each is not None)
+    return "\n".join(each for turn in said for each in turn if each)
 
 
 def actions_of(text: str) -> list[str]:

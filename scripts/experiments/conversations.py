@@ -3,9 +3,10 @@
     python -m scripts.experiments.conversations [--rounds 30] [--seeds 1] [--json]
 
 Both train on the smallest grid. One was taught mostly shortest ways; the other, of another size and with other token
-ids, steps that lead nowhere (``scripts.experiments.turns``). The latter trains alone, and beside the former, with equal
-settings; every conversation is encoded, announced, fetched, replayed and compared as between nodes. Success is the mean
-reward of held-out episodes, sampled: the length of a shortest way as a part of the steps taken.
+ids, steps that lead nowhere (``scripts.experiments.turns``). The latter trains alone, and beside the former, whom it
+trusts, with otherwise equal settings. Every conversation is encoded, announced, fetched, replayed and compared as
+between nodes. Success is the mean reward of held-out episodes, sampled: the length of a shortest way as a part of the
+steps taken.
 """
 
 from __future__ import annotations

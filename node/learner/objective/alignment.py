@@ -83,11 +83,11 @@ def text_alignment(tokens: int) -> Alignment:
 
 def joined(turns: Sequence[Alignment | None]) -> Alignment | None:
     """Returns the alignment of a conversation from those of its actions; None where one of them has none."""
+    if len(turns) == 1:
+        return turns[0]
     whole = [each for each in turns if each is not None]
     if len(whole) < len(turns):
         return None
-    if len(whole) == 1:
-        return whole[0]
     firsts = np.cumsum([0, *(each.spans for each in whole[:-1])])
     return Alignment(
         np.concatenate([each.span_of_token + first for each, first in zip(whole, firsts, strict=True)]),

@@ -169,7 +169,7 @@ class _OwnTokens:
 def _not_worth_copying(
     completion: Completion, longest_turn: int, max_new_tokens: int, is_canonical: Callable[[Completion], bool]
 ) -> str | None:
-    if not all(turn.finish is FinishReason.STOP for turn in completion.turns()):
+    if completion.finish is not FinishReason.STOP or not all(action.stopped for action in completion.actions):
         return "not ended by itself"
     if longest_turn > max_new_tokens:
         return "beyond the task's limit in our tokens"

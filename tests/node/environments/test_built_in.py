@@ -44,7 +44,8 @@ def test_example_earns_everything_and_ends_the_episode(task: ConversationTask) -
         assert (verdict.reward, verdict.fault) == (1.0, None)
         assert verdict.played is not None
         assert verdict.played.next is None
-        assert task.is_own_text(task.prompt(task.ref(seed)), transcript(actions))
+        own = task.is_own_text(task.prompt(task.ref(seed)), transcript(actions))
+        assert own == hasattr(task.environment, "is_canonical")
 
 
 @by_name
