@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import socket
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 import anyio
@@ -128,8 +129,25 @@ def test_no_more_silent_sockets_are_held_than_there_are_places_and_they_cost_no_
     tell_on_sockets(story)
 
 
+def test_silent_sockets_have_no_tasks_and_one_that_speaks_late_is_served(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        (victim,) = await world.start(tasks, 1)
+        port = int(victim.addresses()[0].split("/")[4])
+        before = trio.lowlevel.current_statistics().tasks_living
+        with ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(50)]
+            await world.eventually(lambda: len(victim._doorway.silent) == 50)
+            assert trio.lowlevel.current_statistics().tasks_living - before < 10
+            silent[0].sendall(GREETING)
+            silent[1].close()
+            await world.eventually(lambda: len(victim._doorway.handshaking) == 1)
+            await world.eventually(lambda: len(victim._doorway.silent) == 48)
+
+    tell_on_sockets(story)
+
+
 def test_silent_socket_is_closed_after_its_time(tell_on_sockets, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.hosts.libp2p.connecting.listening.FIRST_BYTES_SECONDS", 0.05)
+    monkeypatch.setattr("swarm.hosts.libp2p.doorway.FIRST_BYTES_SECONDS", 0.05)
 
     async def story(world: Any, tasks: trio.Nursery) -> None:
         (victim,) = await world.start(tasks, 1)
