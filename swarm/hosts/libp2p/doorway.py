@@ -83,7 +83,7 @@ class WaitingRoom(Generic[V]):
 class SilentSocket:
     """A socket that was accepted from ``ip`` and has not said anything yet."""
 
-    socket: socket.socket
+    accepted: socket.socket
     ip: str
     until_seconds: float
     on_spoken: Callable[[socket.socket], None]
@@ -93,8 +93,8 @@ class SilentSocket:
         return self.ip, 0
 
     def drop(self) -> None:
-        self.selector.unregister(self.socket)
-        self.socket.close()
+        self.selector.unregister(self.accepted)
+        self.accepted.close()
 
 
 class SilentSockets:
@@ -120,26 +120,26 @@ class SilentSockets:
         try:
             while True:
                 with trio.move_on_after(SILENT_CHECK_SECONDS):
-                    await trio.lowlevel.wait_readable(self._selector.fileno())  # type: ignore[attr-defined]  # epoll's or kqueue's own
+                    await trio.lowlevel.wait_readable(self._selector.fileno())  # epoll's or kqueue's own
                 for key, _ in self._selector.select(0):
                     self._on_readable(key.data)
                 self._close_overdue()
         finally:
             for silent in self._selector.get_map().values():
-                silent.fileobj.close()  # type: ignore[union-attr]
+                silent.data.accepted.close()
             self._selector.close()
 
     def _on_readable(self, silent: SilentSocket) -> None:
         self._room.leave(silent)
-        self._selector.unregister(silent.socket)
+        self._selector.unregister(silent.accepted)
         try:
-            has_spoken = bool(silent.socket.recv(1, socket.MSG_PEEK))
+            has_spoken = bool(silent.accepted.recv(1, socket.MSG_PEEK))
         except OSError:
             has_spoken = False
         if has_spoken:
-            silent.on_spoken(silent.socket)
+            silent.on_spoken(silent.accepted)
         else:
-            silent.socket.close()
+            silent.accepted.close()
 
     def _close_overdue(self) -> None:
         now_seconds = trio.current_time()

@@ -34,7 +34,7 @@ class Visitor:
 
 def test_newcomer_to_a_full_room_pushes_out_the_oldest_of_the_most_crowded_address() -> None:
     failures = Failures()
-    room = WaitingRoom(4, "room", failures)
+    room: WaitingRoom[Visitor] = WaitingRoom(4, "room", failures)
     ips = ["192.0.2.1", "198.51.100.1", "198.51.100.2", "198.51.100.2", "203.0.113.1"]
     visitors = [Visitor(ip) for ip in ips]
     for visitor in visitors:
@@ -44,7 +44,7 @@ def test_newcomer_to_a_full_room_pushes_out_the_oldest_of_the_most_crowded_addre
 
 
 def test_strangers_at_one_address_push_out_nobody_at_another() -> None:
-    room = WaitingRoom(8, "room", Failures())
+    room: WaitingRoom[Visitor] = WaitingRoom(8, "room", Failures())
     honest = Visitor("192.0.2.1")
     room.enter(honest)
     for number in range(1000):
@@ -53,7 +53,7 @@ def test_strangers_at_one_address_push_out_nobody_at_another() -> None:
 
 
 def test_visitor_that_left_frees_its_place() -> None:
-    room = WaitingRoom(1, "room", Failures())
+    room: WaitingRoom[Visitor] = WaitingRoom(1, "room", Failures())
     first, second = Visitor("192.0.2.1"), Visitor("192.0.2.1")
     with room.place_for(first):
         pass

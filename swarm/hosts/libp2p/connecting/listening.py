@@ -156,7 +156,7 @@ class Listener(IListener):
 
     async def _accept(self, taken: socket.socket, on_spoken: Callable[[socket.socket], None]) -> None:
         while True:
-            await trio.lowlevel.wait_readable(taken)
+            await trio.lowlevel.wait_readable(taken.fileno())
             for _ in range(ACCEPTED_AT_ONCE):
                 try:
                     accepted, remote = taken.accept()
