@@ -2,9 +2,10 @@
 
     after a failed exchange      not again for ``PAUSES`` times as long as it took, doubled with every failure that no
                                  commit followed
-    peers without a commit       after one of them failed, none of them for ``STRANGERS_PAUSES`` times as long; then,
-                                 until one has committed, one of them a search, by lot: each with a chance as large as
-                                 the time for which it has been connected
+    peers without a commit       after one of them failed, we ask none of them for ``STRANGERS_PAUSES`` times as long;
+                                 then, until one has committed while nobody pauses, one of them a search, by lot: each
+                                 with a chance as large as the time for which it has been connected. Those that propose
+                                 are accepted on trial, but for as long after one that had passed its trial failed
 
 so that a stranger that takes our time loses its own turn, and strangers that take turns, however many names they have,
 cost no more than a fortieth of our time. A name that is always new is hardly ever drawn, and a newcomer that stays is.

@@ -4,10 +4,11 @@
 ask, fetches the partner's weights, and judges them before the node confirms that it holds them.
 
 Guarantees: only connected peers that are not banned and whose latest heartbeat names our family are asked, and only
-proposals of such peers accepted; of these, none that failed a moment ago, and of those that never averaged with us,
-once one has failed, few and rather such as have stayed (``swarm.averaging.partner_memory``). The weights that we
-average with have our layout, are finite and bounded, and are no outlier (``swarm.averaging.norm_history``); all others
-are refused with the reason before anything is committed, and cost their sender reputation. Both blobs stay in the store
+proposals of such peers accepted; of these, none that failed a moment ago. Of those that never averaged with us, once
+one has failed, few are asked, rather such as have stayed, and proposals are accepted on trial
+(``swarm.averaging.partner_memory``). The weights that we average with have our layout, are finite and bounded, and are
+no outlier (``swarm.averaging.norm_history``); all others are refused with the reason before anything is committed, and
+cost their sender reputation. Both blobs stay in the store
 during the exchange and for the store's grace period, a minute, after the answer. There is one search at a time;
 cancelled, it abandons. Only the exchange itself waits for a blob to be decoded.
 """
