@@ -227,9 +227,10 @@ class Host(Protocol):
         The record's key is the multihash of it, so that any libp2p finds it by CID. Raises ``DeadlineError``.
         """
 
-    def prefer_providers(self, known: Callable[[], Collection[PeerId]]) -> None:
-        """From now on the provider records of the peers that ``known`` returns are kept, and named to those who ask,
-        before those of others."""
+    def prefer(self, known: Callable[[], Collection[PeerId]]) -> None:
+        """From now on the peers that ``known`` returns come before others: what is published here is sent to each of
+        them at once, they have the first places in the gossip mesh, and their provider records are kept, and named to
+        those who ask."""
 
     async def find_providers(self, key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[Address]:
         """Returns addresses of at most ``limit`` providers, each ending in /p2p/<peer id>."""

@@ -91,7 +91,12 @@ class Participant:
         self.conduct = PeerConduct(
             host, self.table, self.reputations, membership, on_banned=self._ban, wall_clock=wall_clock
         )
-        self.pacing = SwarmPacing(settings.heartbeat_seconds, heard_since=self.table.heard_since, clock=wall_clock)
+        self.pacing = SwarmPacing(
+            settings.heartbeat_seconds,
+            heard_since=self.table.heard_since,
+            advertised_since=self.table.advertised_since,
+            clock=wall_clock,
+        )
         self.heartbeats = OwnHeartbeats(
             settings.name, settings.software, wall_clock=wall_clock, has_learner=has_learner
         )

@@ -131,6 +131,7 @@ class SwarmService:
             self._table,
             report=self._conduct.report,
             candidates=self._averaging_candidates,
+            is_dialled=self.peering.is_dialled,
             connected_seconds=self.peering.connected_seconds,
             store_bytes=self._settings.store_bytes,
             wall_clock=self._wall_clock,

@@ -221,6 +221,7 @@ class Outcome:
     news: float
     commits: float
     joiners_fetched: float
+    joiners_news: float
     joiners_commits: float
     arrived: float
     first_group_seconds: float
@@ -250,6 +251,7 @@ async def play(folder: Path, sybils: int, options: argparse.Namespace) -> Outcom
             news_share(members),
             commits_an_hour(members),
             fetched_share(joiners),
+            news_share(joiners),
             commits_an_hour(joiners),
             mean([each.first_group_seconds < math.inf and each.commits > 0 for each in joiners]),
             mean([min(each.first_group_seconds, each.age_seconds) for each in joiners]),
@@ -292,16 +294,12 @@ def figures_of(calm: Outcome, siege: Outcome) -> list[Figure]:
     bar = ">= .9"
     return [
         Figure("members: fetches that brought their blob", siege.fetched / calm.fetched, "of calm", "higher", bar),
-        Figure(
-            "members: rounds with new groups (many nodes announce less each)",
-            siege.news,
-            "share",
-            "higher",
-        ),
+        Figure("members: rounds with new groups", siege.news / calm.news, "of calm", "higher", bar),
         Figure("members: commits", siege.commits / calm.commits, "of calm", "higher", bar),
         Figure("members: commits an hour and member, calm", calm.commits, "commits", "higher"),
         Figure("joiners that fetched and averaged", siege.arrived / calm.arrived, "of calm", "higher", bar),
         Figure("joiners: fetches", siege.joiners_fetched / calm.joiners_fetched, "of calm", "higher", bar),
+        Figure("joiners: rounds with new groups", siege.joiners_news / calm.joiners_news, "of calm", "higher", bar),
         Figure("joiners: commits", siege.joiners_commits / calm.joiners_commits, "of calm", "higher", bar),
         Figure("joiners: seconds until the first group, calm", calm.first_group_seconds, "s", "lower"),
         Figure("joiners: seconds until the first group, besieged", siege.first_group_seconds, "s", "lower"),

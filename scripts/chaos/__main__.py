@@ -1,6 +1,7 @@
 """Runs nodes under disturbances and prints the results: ``docs/chaos.md``. Ends with 1 if anything was violated.
 
 sudo nice python -m scripts.chaos --nodes 24 --minutes 10 --seed 0 [--json]
+sudo nice python -m scripts.chaos --nodes 4 --minutes 0.5 --asleep 10
 """
 
 from __future__ import annotations
@@ -79,12 +80,13 @@ def main() -> None:
     parser = figures_parser(__doc__)
     parser.add_argument("--nodes", type=int, default=24)
     parser.add_argument("--minutes", type=float, default=10.0, help="of disturbances; start, calm and end come besides")
+    parser.add_argument("--asleep", type=float, default=0.0, help="minutes for which all processes are stopped then")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quiet", action="store_true", help="do not print on standard error what happens")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
     chaos = ChaosRun(arguments.nodes, arguments.seed, aloud=not arguments.quiet)
-    chaos.run(arguments.minutes)
+    chaos.run(arguments.minutes, asleep_minutes=arguments.asleep)
     chaos.violations += judge_growth(chaos)
     report("chaos", figures_of(chaos), as_json=arguments.json)
     for text in (*chaos.missing, *chaos.violations):

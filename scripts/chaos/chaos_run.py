@@ -55,8 +55,11 @@ class ChaosRun:
         self.most_directory_bytes = 0
         self.growth: list[Growth] = []
 
-    def run(self, minutes: float, disturbances: Sequence[Disturbance] | None = None) -> None:
-        """Raises ``RuntimeError`` where the nodes do not even come up. ``disturbances`` instead of drawn ones."""
+    def run(
+        self, minutes: float, disturbances: Sequence[Disturbance] | None = None, *, asleep_minutes: float = 0.0
+    ) -> None:
+        """Raises ``RuntimeError`` where the nodes do not even come up. ``disturbances`` instead of drawn ones; once
+        they are over, all processes are stopped for ``asleep_minutes``."""
         with (
             tempfile.TemporaryDirectory(prefix="st-", ignore_cleanup_errors=True) as root,  # short, for sockets in it
             places(self.nodes, Path(root)) as (found, self.missing),
@@ -71,6 +74,9 @@ class ChaosRun:
                 disturbing = Disturbing(self.members, self.watch, self._say)
                 self._disturb(disturbing, minutes * 60.0, disturbances)
                 self._calm()
+                if asleep_minutes:
+                    self._sleep(60.0 * asleep_minutes)
+                    self._calm()
                 self._stop()
                 self._judge(disturbing)
             finally:
@@ -117,6 +123,16 @@ class ChaosRun:
             self._on_violation(f"nodes {without} used no group of others in {CALM_SECONDS:.0f} s of calm")
         for text in bans(self._known() or {}):
             self._on_violation(text)
+
+    def _sleep(self, seconds: float) -> None:
+        """Stops every process, as a machine that sleeps does, and lets them go on."""
+        processes = marked_processes.look(self._mark)[0]
+        for each in processes:
+            marked_processes.send(each.identity, signal.SIGSTOP)
+        self._say(f"{len(processes)} processes are stopped for {seconds:.0f} s")
+        time.sleep(seconds)
+        for each in processes:
+            marked_processes.send(each.identity, signal.SIGCONT)
 
     def _stop(self) -> None:
         self.growth = self.watch.growth()

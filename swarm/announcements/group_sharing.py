@@ -61,7 +61,9 @@ class GroupSharing:
         foreign = tuple(g for g in advert.groups if g.blob not in self._own_blobs)
         if foreign:
             fresh = RolloutAdvert(advert.family, advert.tokenizer, advert.policy_version, foreign)
-            self._table.of(peer).groups_announced += self._pool.add(peer, fresh, self._wall_clock())
+            notes, now_seconds = self._table.of(peer), self._wall_clock()
+            notes.advertised_at_seconds = now_seconds
+            notes.groups_announced += self._pool.add(peer, fresh, now_seconds)
 
     def on_given(self, peer: PeerId, blob: bytes) -> None:
         """A blob was sent to a peer in full."""

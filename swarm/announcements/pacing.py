@@ -1,10 +1,12 @@
 """How often a node announces, by the size of its swarm, so that what every node receives does not grow with the swarm.
 
     heartbeats      one every max(shortest, n / HEARTBEATS_PER_SECOND) seconds, at most LONGEST_HEARTBEAT_SECONDS
-    rollout adverts on average ADVERTS_PER_SECOND / n a second, and at least one every LONGEST_ADVERT_SECONDS
+    rollout adverts on average ADVERTS_PER_SECOND / a a second, and at least one every LONGEST_ADVERT_SECONDS
 
 n counts the nodes heard of lately, ourselves among them. A newcomer has not heard everybody yet: in its first minute it
-announces as if there were as many more as the heartbeats that it hears allow (``unheard_factor``). From 80 to 960 nodes
+announces as if there were as many more as the heartbeats that it hears allow (``unheard_factor``). a counts the nodes
+that advertised lately, and is n / 2 at least, for which others accept our adverts; so a crowd that only says that it is
+here halves nobody's adverts more than once. From 80 to 960 nodes
 a node then receives about the same, above that heartbeats grow again. Receivers lose nothing that they could use: a
 learner takes a few foreign groups a round out of all that were announced. Invented identities can make n large; the two
 longest times bound what that does.
@@ -91,15 +93,21 @@ class SwarmPacing:
     """The pace of one node, by the number of nodes of its swarm, which is counted every ``COUNT_SECONDS``."""
 
     def __init__(
-        self, shortest_heartbeat_seconds: float, *, heard_since: Callable[[float], int], clock: Callable[[], float]
+        self,
+        shortest_heartbeat_seconds: float,
+        *,
+        heard_since: Callable[[float], int],
+        advertised_since: Callable[[float], int],
+        clock: Callable[[], float],
     ) -> None:
-        """``heard_since`` counts the other nodes whose heartbeat came at a time of ``clock`` or later."""
+        """``heard_since`` counts the other nodes whose heartbeat came at a time of ``clock`` or later,
+        ``advertised_since`` those that advertised groups then."""
         self.adverts_held_back = 0
         self._shortest_seconds = shortest_heartbeat_seconds
-        self._heard_since = heard_since
+        self._heard_since, self._advertised_since = heard_since, advertised_since
         self._clock = clock
         self._adverts = AdvertPacing(now_seconds=clock())
-        self._nodes, self._counted_at_seconds = 1, clock() - COUNT_SECONDS
+        self._nodes, self._advertising, self._counted_at_seconds = 1, 1, clock() - COUNT_SECONDS
         self._allowance = allowance(1, shortest_heartbeat_seconds)
         self._listening_since_seconds: float | None = None  # when the first heartbeat came
         self._first, self._again = 0, 0  # heartbeats since the last count: of nodes not heard before, and of others
@@ -118,7 +126,7 @@ class SwarmPacing:
     def may_advertise(self) -> bool:
         """Counts one advert, as sent if it may be sent now, and otherwise as held back."""
         self._count()
-        allowed = self._adverts.may_send(self._nodes, now_seconds=self._clock())
+        allowed = self._adverts.may_send(self._advertising, now_seconds=self._clock())
         self.adverts_held_back += not allowed
         return allowed
 
@@ -133,6 +141,8 @@ class SwarmPacing:
             self._counted_at_seconds = now_seconds
             heard = self._heard_since(now_seconds - PRESENT_SECONDS)
             self._nodes = 1 + round(heard * self._unheard_factor(now_seconds))
+            advertised = self._advertised_since(now_seconds - PRESENT_SECONDS)
+            self._advertising = max(1 + advertised, -(-self._nodes // 2))
             self._first, self._again = 0, 0
             self._allowance = allowance(1 + heard, self._shortest_seconds)  # strict only with what is certain
 

@@ -22,7 +22,9 @@ Guarantees, for partners that keep to the protocol:
   ``exchange_seconds + resolve_seconds`` for an exchange, and a few ``answer_seconds`` for the last messages. A partner
   that could say ``have`` and does not costs ``have_seconds_for`` our blob, and, unless it is a stranger that proposed,
   a few ``answer_seconds`` for asking it again.
-- Only peers that we would ask ourselves are accepted: others cannot take our time by proposing.
+- Only peers that ``accepts`` is true of can propose. One that is on trial is accepted beside the search, ``TRIALS`` at
+  once, and takes none of our time before it has fetched our weights and said ``have``. Where more are on trial, the
+  oldest of the most crowded address is abandoned.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ from protocol.streams.averaging_messages import (
     Offer,
     Propose,
 )
+from swarm.address_groups import Groups, groups_of, most_crowded
 from swarm.averaging import pairing_rules as rules
 from swarm.averaging.pairing_rules import ExchangeEvent, ExchangePhase, Terms
 from swarm.averaging.weight_exchange import Conversation, WeightExchange
@@ -64,6 +67,9 @@ STREAMS_PER_PEER = 4  # incoming ones at once
 ASK_AGAIN_SECONDS = 1.0  # between two questions to a partner that left us in doubt
 QUESTIONS_UNANSWERED = 2  # by a partner that we reached: then it is not asked how an exchange ended any more
 DECISIONS_REMEMBERED = 256
+TRIALS = 8  # of strangers at once
+GIVEN_REMEMBERED = 256
+PUSHED_OUT = "other strangers are on trial"
 SEEKERS_REMEMBERED = 64
 STOPPED = "stopped"  # why an exchange ended that was cancelled here
 REASONS = frozenset(DeclineReason)
@@ -95,8 +101,10 @@ class Pairing:
         report: ReportConduct,
         random: Random,
         on_ended: Callable[[WeightExchange], None] = lambda exchange: None,
+        on_trial_failed: Callable[[WeightExchange], None] = lambda exchange: None,
     ) -> None:
-        """``on_ended`` is called with every exchange once it is decided."""
+        """``on_ended`` is called with every exchange once it is decided, ``on_trial_failed`` with that of a stranger
+        which never said ``have``."""
         self.refused: Counter[str] = Counter()  # messages of peers that break the protocol, by reason
         self._host = host
         self._terms = terms
@@ -104,12 +112,15 @@ class Pairing:
         self._fetch_weights = fetch_weights
         self._report = report
         self._random = random
-        self._on_ended = on_ended
+        self._on_ended, self._on_trial_failed = on_ended, on_trial_failed
         self._state = rules.PairingState(host.peer_id)
         self._seekers: Recent[PeerId, float] = Recent(SEEKERS_REMEMBERED)  # whose proposals we declined, and when
         self._accepts: Callable[[PeerId], bool] = lambda peer: False
         self._is_known: Callable[[PeerId], bool] = lambda peer: True
+        self._on_trial: Callable[[PeerId], bool] = lambda peer: False
         self._engaged: WeightExchange | None = None
+        self._trials: dict[WeightExchange, Groups] = {}  # the oldest first
+        self._given: Recent[tuple[PeerId, bytes], None] = Recent(GIVEN_REMEMBERED)  # our weights, whole
         self._proposal = anyio.CancelScope()
         self._accepted = anyio.Event()
         self._streams: Counter[PeerId] = Counter()
@@ -118,9 +129,13 @@ class Pairing:
 
     def on_given(self, peer: PeerId, blob: bytes) -> None:
         """To be called when the last chunk of a blob was sent to a peer."""
-        exchange, offer = self._engaged, self._state.offer
-        if exchange is not None and offer is not None and (exchange.partner, offer.blob) == (peer, blob):
-            exchange.given.set()
+        offer = self._state.offer
+        if offer is None or offer.blob != blob:
+            return
+        self._given[peer, blob] = None
+        for exchange in (*self._trials, self._engaged):
+            if exchange is not None and exchange.partner == peer:
+                exchange.given.set()
 
     async def average(
         self,
@@ -130,11 +145,12 @@ class Pairing:
         accepts: Callable[[PeerId], bool],
         deadline_seconds: float,
         is_known: Callable[[PeerId], bool] = lambda peer: True,
+        on_trial: Callable[[PeerId], bool] = lambda peer: False,
     ) -> PairingOutcome:
         """Makes one exchange with one of ``candidates``, or with a proposer that ``accepts`` is true of.
 
         A proposer that ``is_known`` is not true of, because it never averaged with us, hears our ``have`` only after
-        its own: silent, it leaves no doubt.
+        its own: silent, it leaves no doubt. ``on_trial`` says which of these are on trial first.
         Looks for a partner until the deadline; an exchange that runs then is finished. The weights behind ``offer``
         must not change meanwhile. Cancelled while undecided, it abandons the exchange, and answers so if it is asked.
         """
@@ -142,13 +158,15 @@ class Pairing:
             raise RuntimeError("an offer is open already: call average() once at a time")
         began_seconds = anyio.current_time()
         self._state, self._accepts = rules.PairingState(self._host.peer_id, offer), accepts
-        self._is_known = is_known
+        self._is_known, self._on_trial = is_known, on_trial
         tally: Counter[str] = Counter()
         try:
             exchange = await self._search(candidates, began_seconds + deadline_seconds, tally)
         finally:
             if self._engaged is not None:  # cancelled after it was accepted and before it ran
                 self._conclude(self._engaged)
+            for trial in self._trials:
+                trial.note(ExchangeEvent.EXPIRED, STOPPED)
             self._state = rules.PairingState(self._host.peer_id)
         seconds = anyio.current_time() - began_seconds
         because = ", ".join(f"{count} × {why}" for why, count in tally.items()) or "no peer of the family was there"
@@ -264,20 +282,54 @@ class Pairing:
 
     async def _on_proposal(self, conversation: Conversation, proposal: Propose) -> None:
         peer = conversation.stream.peer
-        is_candidate = self._accepts(peer)
-        declined = rules.reason_to_decline(self._state, peer, proposal.offer, self._terms, is_candidate=is_candidate)
+        is_candidate, on_trial = self._accepts(peer), self._on_trial(peer)
+        state = self._state
+        if on_trial and state.proposing_to != peer:  # a trial runs beside our proposals
+            state = replace(state, proposing_to=None)
+        declined = rules.reason_to_decline(state, peer, proposal.offer, self._terms, is_candidate=is_candidate)
         if declined is not None:
             self._report_unlike(peer, declined)
             if declined in (DeclineReason.NOT_NOW, DeclineReason.BUSY) and not self._state.engaged:
                 self._seekers[peer] = anyio.current_time()
             await conversation.send(Decline(declined), self._terms.answer_seconds)
             return
-        if self._state.proposing_to is not None:
-            self._proposal.cancel()  # our own proposal to the same peer: the peer's takes precedence
         exchange = WeightExchange(peer, proposal.exchange, proposal.offer, conversation, proposed=False)
+        if on_trial and not await self._try(exchange):
+            return
+        if self._state.proposing_to is not None:
+            self._proposal.cancel()  # to the same peer, whose own takes precedence; or to another that did not answer
         self._engage(exchange)
         self._accepted.set()
         await exchange.finished.wait()
+
+    async def _try(self, exchange: WeightExchange) -> bool:
+        """Lets a stranger fetch our weights and say so, beside whatever else runs. Returns whether it did and the
+        exchange can run now; otherwise it is abandoned."""
+        offer = self._state.offer
+        assert offer is not None
+        self._trials[exchange] = groups_of(self._host.remote_ip(exchange.partner))
+        if len(self._trials) > TRIALS:
+            crowded = most_crowded(self._trials, self._trials.values())
+            crowded[0].note(ExchangeEvent.EXPIRED, PUSHED_OUT)
+        try:
+            await self._accept(exchange)
+            with anyio.move_on_after(self._terms.seconds_for(offer.size)):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._listen, exchange)
+                    await exchange.until(lambda progress: progress.have_received or progress.is_over)
+                    tasks.cancel_scope.cancel()
+        finally:
+            del self._trials[exchange]
+        has_fetched = exchange.progress.have_received and (exchange.partner, offer.blob) in self._given
+        if has_fetched and self._state.offer is offer and self._engaged is None and not exchange.progress.is_over:
+            exchange.was_tried = True
+            return True
+        if not has_fetched and self._state.offer is offer and exchange.because != PUSHED_OUT:
+            if exchange.given.is_set() and not exchange.left_by_partner:
+                self._report(exchange.partner, Conduct.STALLED, "fetched our weights and did not say so")
+            self._on_trial_failed(exchange)
+        await self._say(exchange, Abandon(exchange.number, DeclineReason.BUSY))
+        return False
 
     async def _on_question(self, conversation: Conversation, question: Have) -> None:
         """Answers the partner of an exchange that lost its stream, holds our weights, and asks how it ended."""
@@ -301,7 +353,7 @@ class Pairing:
         assert offer is not None
         most_seconds = self._terms.seconds_for(offer.size + exchange.theirs.size)
         try:
-            if not exchange.proposed:
+            if not exchange.proposed and not exchange.was_tried:
                 await self._accept(exchange)
             with anyio.move_on_after(most_seconds):
                 async with anyio.create_task_group() as tasks:

@@ -226,6 +226,10 @@ class ExchangeProgress:
     have_sent: bool = False  # or about to be
     have_received: bool = False
 
+    @property
+    def is_over(self) -> bool:
+        return self.phase is not ExchangePhase.OPEN
+
 
 def after_event(progress: ExchangeProgress, event: ExchangeEvent) -> ExchangeProgress:
     """The progress after an event. ``SENDING_HAVE`` comes after ``HELD``, and before the first byte is sent."""

@@ -4,10 +4,11 @@
 ask, fetches the partner's weights, and judges them before the node confirms that it holds them.
 
 Guarantees: only connected peers that are not banned and whose latest heartbeat names our family are asked, and only
-proposals of such peers accepted; of these, none that failed a moment ago, and of those that never averaged with us,
-once one has failed, few and rather such as have stayed (``swarm.averaging.partner_memory``). The weights that we
-average with have our layout, are finite and bounded, and are no outlier (``swarm.averaging.norm_history``); all others
-are refused with the reason before anything is committed, and cost their sender reputation. Both blobs stay in the store
+proposals of such peers accepted; of these, none that failed a moment ago. Of those that never averaged with us, once
+one has failed, few are asked, rather such as have stayed, and proposals are accepted on trial
+(``swarm.averaging.partner_memory``). The weights that we average with have our layout, are finite and bounded, and are
+no outlier (``swarm.averaging.norm_history``); all others are refused with the reason before anything is committed, and
+cost their sender reputation. Both blobs stay in the store
 during the exchange and for the store's grace period, a minute, after the answer. There is one search at a time;
 cancelled, it abandons. Only the exchange itself waits for a blob to be decoded.
 """
@@ -94,19 +95,20 @@ class WeightAveraging:
         *,
         report: ReportConduct,
         candidates: Callable[[bytes], Sequence[PeerId]],
+        is_dialled: Callable[[PeerId], bool],
         connected_seconds: Callable[[PeerId], float],
         store_bytes: int,
         wall_clock: Callable[[], float],
         random: Random,
         measure: Measure = measure_in_thread,
     ) -> None:
-        """``candidates`` returns the peers of a family that may be asked, ``connected_seconds`` for how long one has
-        been connected of late."""
+        """``candidates`` returns the peers of a family that may be asked, ``is_dialled`` says whether we dialled one,
+        ``connected_seconds`` for how long one has been connected of late."""
         self._store = store
         self._fetcher = fetcher
         self._table = table
         self._report = report
-        self._candidates = candidates
+        self._candidates, self._is_dialled = candidates, is_dialled
         self._connected_seconds = connected_seconds
         self._wall_clock = wall_clock
         self._random = random
@@ -124,6 +126,7 @@ class WeightAveraging:
             fetch_weights=self._fetch_weights,
             report=report,
             on_ended=self._on_exchange_ended,
+            on_trial_failed=self._on_trial_failed,
             random=random,
         )
 
@@ -143,9 +146,10 @@ class WeightAveraging:
             outcome = await self._pairing.average(
                 offer,
                 lambda: self._partners_for(search),
-                accepts=lambda peer: peer in self._partners_for(search),
+                accepts=lambda peer: self._may_propose(peer, search),
                 deadline_seconds=request.deadline_seconds,
                 is_known=lambda peer: not self._is_stranger(peer),
+                on_trial=lambda peer: self._partners.is_wary and self._is_stranger(peer),
             )
         finally:
             for blob in search.pinned:
@@ -166,11 +170,20 @@ class WeightAveraging:
     def _partners_for(self, search: _Search) -> list[PeerId]:
         """Returns the peers of the family that this search may end with."""
         return self._partners.partners(
-            [peer for peer in self._candidates(search.offer.family) if peer not in search.known.avoided],
+            self._of_family(search),
             anyio.current_time(),
             is_stranger=self._is_stranger,
+            is_dialled=self._is_dialled,
             connected_seconds=self._connected_seconds,
             lot=search.lot,
+        )
+
+    def _of_family(self, search: _Search) -> list[PeerId]:
+        return [peer for peer in self._candidates(search.offer.family) if peer not in search.known.avoided]
+
+    def _may_propose(self, peer: PeerId, search: _Search) -> bool:
+        return peer in self._of_family(search) and self._partners.may_propose(
+            peer, anyio.current_time(), is_stranger=self._is_stranger(peer)
         )
 
     def _is_stranger(self, peer: PeerId) -> bool:
@@ -267,15 +280,23 @@ class WeightAveraging:
         search.refused_as = None  # nothing of the next exchange was refused yet
         log.info("exchange of weights with %s: %s", exchange.partner, exchange.because)
 
+    def _on_trial_failed(self, exchange: WeightExchange) -> None:
+        """A stranger took a place among those on trial, and none of our time."""
+        now_seconds = anyio.current_time()
+        took_seconds = now_seconds - exchange.began_seconds
+        self._partners = self._partners.after_failure(exchange.partner, now_seconds, took_seconds, is_stranger=False)
+
     def _remember(self, exchange: WeightExchange) -> None:
         """Remembers the partner of an exchange, unless it ended because we were asked to stop."""
         peer, stranger = exchange.partner, self._is_stranger(exchange.partner)
         if exchange.progress.phase is ExchangePhase.COMMITTED:
-            self._partners = self._partners.after_commit(peer, is_stranger=stranger)
+            self._partners = self._partners.after_commit(peer, anyio.current_time(), is_stranger=stranger)
         elif exchange.because != STOPPED:
             now_seconds = anyio.current_time()
             took_seconds = now_seconds - exchange.began_seconds
-            self._partners = self._partners.after_failure(peer, now_seconds, took_seconds, is_stranger=stranger)
+            self._partners = self._partners.after_failure(
+                peer, now_seconds, took_seconds, is_stranger=stranger, was_tried=exchange.was_tried
+            )
 
 
 def _layout_of(request: api.Average) -> TensorLayout:

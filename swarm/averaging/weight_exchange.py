@@ -58,6 +58,7 @@ class WeightExchange:
         self.progress = rules.ExchangeProgress()
         self.because = ""  # "committed", or why not
         self.left_by_partner = False
+        self.was_tried = False  # the partner proposed, and fetched our weights before we gave it any time
         self.began_seconds = anyio.current_time()
         self.given = anyio.Event()  # the last chunk of our weights was sent to the partner
         self.finished = anyio.Event()

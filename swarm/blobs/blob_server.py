@@ -8,6 +8,7 @@ peer never sends (a request that does not decode, or more than the limits) reset
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -15,7 +16,7 @@ from contextlib import closing
 import anyio
 import anyio.lowlevel
 
-from protocol.blob_id import chunk_count
+from protocol.blob_id import chunk_count, id_of_chunk_hashes
 from protocol.errors import DeadlineError, ProtocolError
 from protocol.limits import BLOB_REQUEST_BYTES, CHUNK_BYTES
 from protocol.streams.blob_messages import (
@@ -31,6 +32,8 @@ from swarm.host import Host, PeerId, Stream
 from swarm.peers.reputation import Conduct
 from swarm.stream_reader import StreamReader, read_frame, send_within
 from swarm.token_bucket import TokenBucket
+
+log = logging.getLogger(__name__)
 
 STALL_SECONDS = 10.0
 SEND_BYTES = CHUNK_BYTES  # small answers are sent together, up to this size
@@ -115,7 +118,7 @@ class BlobServer:
         gathered_bytes = 0
         ended: list[bytes] = []  # blobs whose last chunk is among these answers
         for wanted in ranges:
-            if wanted.hashes:
+            if wanted.hashes or wanted.first == 0:
                 await self._load_hashes(wanted.blob)
             with closing(self._pieces(wanted, ended)) as pieces:
                 for piece in pieces:
@@ -143,18 +146,24 @@ class BlobServer:
             yield encode_answer_header(BlobStatus.MISSING, 0)
 
     async def _load_hashes(self, blob: bytes) -> None:
-        """Puts the hashes of the blob, if it is here, into ``_hashes``; it hashes a few chunks at a time."""
+        """Puts the hashes of the blob, if it is here, into ``_hashes``; it hashes a few chunks at a time. Bytes that a
+        disk has changed are deleted instead: whoever received them would count a fault of ours."""
         if blob in self._hashes:
             self._hashes.move_to_end(blob)
             return
         hashes: list[bytes] = []
         try:
             with self._store.reading(blob) as reader:
+                size = reader.size
                 while chunk := reader.chunk(len(hashes)):
                     hashes.append(hashlib.sha256(chunk).digest())
                     if len(hashes) % 16 == 0:
                         await anyio.lowlevel.checkpoint()
         except NotHereError:
+            return
+        if len(hashes) != chunk_count(size) or id_of_chunk_hashes(size, hashes) != blob:
+            log.warning("blob %s was damaged on the disk: it is deleted", blob.hex())
+            self._store.discard(blob)
             return
         self._hashes[blob] = hashes
         while len(self._hashes) > 1 and sum(map(len, self._hashes.values())) > HASHES_REMEMBERED:

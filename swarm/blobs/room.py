@@ -117,7 +117,7 @@ class StoreRoom:
                 fetched_bytes=self.files.fetched_bytes + self.packed.fetched_bytes,
                 budget_bytes=self._budget_bytes,
             )
-            if not self._remove(chosen):
+            if not self.remove(chosen):
                 break
             evicted += chosen
         return evicted
@@ -125,7 +125,7 @@ class StoreRoom:
     def expire(self) -> bool:
         """Deletes some of what expired; returns whether there may be more."""
         expired = self._expired(self._wall_clock())
-        return self._remove(expired) and len(expired) >= EXPIRED_AT_ONCE
+        return self.remove(expired) and len(expired) >= EXPIRED_AT_ONCE
 
     def drop_partials(self, excess_bytes: int) -> None:
         """Drops interrupted fetches beyond their share, and enough to free ``excess_bytes`` if that can be."""
@@ -158,7 +158,7 @@ class StoreRoom:
             self._touch(blob, now_seconds)  # so that no batch consists of these alone
         return [blob for blob in expired if not self._is_kept(blob)][:EXPIRED_AT_ONCE]
 
-    def _remove(self, blobs: Sequence[bytes]) -> bool:
+    def remove(self, blobs: Sequence[bytes]) -> bool:
         """Deletes whole blobs; returns whether there were any and the disk let go of them."""
         try:
             packed = [blob for blob in blobs if not self.files.remove(blob)]

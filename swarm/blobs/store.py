@@ -242,6 +242,10 @@ class ContentStore:
             self._packed.compact()
         return has_more or len(adopted) >= ADOPTED_AT_ONCE
 
+    def discard(self, blob: bytes) -> None:
+        """Deletes a blob whose bytes are found to be others than its id says, so that it can be fetched again."""
+        self._room.remove([blob])
+
     def total_bytes(self) -> int:
         """Returns what blobs and the chunks of unfinished fetches take on the disk.
 

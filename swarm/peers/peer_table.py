@@ -21,6 +21,7 @@ class PeerNotes:
     has_left: bool = False  # it said goodbye, and has sent no heartbeat since
     left_at_seconds: float = -math.inf  # by its own clock
     heartbeat_sequence: int = -1  # tells a later heartbeat from an earlier one, in any order of arrival
+    advertised_at_seconds: float = -math.inf  # Unix time by our clock, when its last advert came
     groups_announced: int = 0  # by the peer
     groups_used: int = 0
     groups_rejected: int = 0
@@ -90,6 +91,10 @@ class PeerTable:
     def heard_since(self, seconds: float) -> int:
         """Counts the peers whose last heartbeat came at Unix time ``seconds`` or later."""
         return sum(notes.is_present(seconds) for notes in self._notes.values())
+
+    def advertised_since(self, seconds: float) -> int:
+        """Counts the peers whose last advert came at Unix time ``seconds`` or later."""
+        return sum(notes.advertised_at_seconds >= seconds and not notes.has_left for notes in self._notes.values())
 
     def leave(self, peer: str, sent_at_seconds: float) -> None:
         """Notes that a known peer said goodbye, at ``sent_at_seconds`` of its own clock. Its name and its counts are

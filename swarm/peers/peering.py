@@ -98,7 +98,7 @@ class Peering:
             host, dht_key(swarm_id), on_address=self._note_provider, is_short=lambda: self._is_short,
             on_failure=lambda error: self.failures.update([error.reason]),
         )  # fmt: skip
-        host.prefer_providers(self._kept_for_certain)
+        host.prefer(self._kept_for_certain)
         self._log = ConnectionLog()
         self._requested = RequestedDials(
             host, self.book, self._members, self._log, claimed=claimed, on_address=self._note_told,

@@ -646,3 +646,41 @@ def test_the_learner_raises_the_stores_limit_and_never_lowers_it(tmp_path: Path)
             assert service.store.has(service.store.put(large))
 
     play(story)
+
+
+def test_all_machines_sleep_for_ten_minutes_and_go_on_as_one_swarm_that_blames_nobody(tmp_path: Path) -> None:
+    clock = MockClock(autojump_threshold=0)
+
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b, swarm.member("c", a) as c:
+            members = (a, b, c)
+            await anyio.sleep(10.0)
+            for number, member in enumerate(members):
+                await member.answer(api.Beat(heartbeat(f"n{number}")))
+                await share(member, number)
+            await anyio.sleep(5.0)
+            groups = await seen(a)
+            fetched: list[api.Fetched] = []
+
+            async def fetch_over_the_sleep() -> None:
+                fetched.extend(await fetch(a, groups))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(fetch_over_the_sleep)
+                await anyio.sleep(0.01)
+                clock.jump(600.0)
+            assert len(fetched) == len(groups) == 2
+            await anyio.sleep(60.0)
+            for number, member in enumerate(members):
+                assert len(member.host.peers()) == 2
+                await share(member, 10 + number)
+            await anyio.sleep(10.0)
+            for number, member in enumerate(members):
+                news = [group for group in await seen(member) if group.advert.prompt.seed >= 10]
+                assert {group.advert.prompt.seed for group in news} == {10, 11, 12} - {10 + number}
+                assert all(each.is_here for each in await fetch(member, news))
+                others = [other.host.peer_id for other in members if other is not member]
+                assert [member.reputations.of(peer, now_seconds()) for peer in others] == [0.5, 0.5]
+
+    anyio.run(story, backend="trio", backend_options={"clock": clock})

@@ -79,11 +79,12 @@ class SwarmBefore:
         self._spent: dict[str, _Sender] = {}
 
     def remember(self, service: SwarmService, own: SimulatedHost, now_seconds: float) -> None:
-        """Lets a node have heard all others, and have sent as many adverts as it may at once."""
+        """Lets a node have heard all others, their adverts too, and have sent as many adverts as it may at once."""
         for other in self._hosts:
             if other is not own:
                 notes = service._table.of(other.peer_id)
                 notes.heartbeat, notes.heartbeat_at_seconds = self._heartbeat_of(other), now_seconds
+                notes.advertised_at_seconds = now_seconds
                 if other.peer_id in self._sybils:
                     service.gossip._limits._senders[other.peer_id] = self._spent_by(other.peer_id, now_seconds)
         service._pacing._adverts._bucket.take(ADVERTS_AT_ONCE - self._random.random(), now_seconds=now_seconds)

@@ -258,8 +258,8 @@ class GoHost:
     async def provide(self, key: bytes, *, deadline_seconds: float) -> None:
         await self._dht.provide(key, deadline_seconds=deadline_seconds)
 
-    def prefer_providers(self, known: Callable[[], Collection[PeerId]]) -> None:
-        """Does nothing: the daemon keeps the records."""
+    def prefer(self, known: Callable[[], Collection[PeerId]]) -> None:
+        """Does nothing: mesh and records are the daemon's."""
 
     async def find_providers(self, key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[Address]:
         return await self._dht.find_providers(key, limit=limit, deadline_seconds=deadline_seconds)

@@ -37,7 +37,7 @@ from swarm.address_groups import groups_of, spread
 from swarm.host import Address
 from swarm.hosts.libp2p.containment import Failures
 from swarm.hosts.libp2p.dht_messages import read_bounded
-from swarm.hosts.libp2p.doorway import WaitingRoom
+from swarm.hosts.libp2p.doorway import Visitor, WaitingRoom
 from swarm.hosts.libp2p.provider_records import ADDRESSES_PER_PROVIDER, ANSWERED, BoundedProviders
 from swarm.token_bucket import TokenBucket
 
@@ -107,7 +107,7 @@ class BoundedDht(KadDHT):
     """
 
     def __init__(self, host: IHost, failures: Failures) -> None:
-        self._requests = WaitingRoom(REQUESTS, "DHT request", failures)
+        self._requests: WaitingRoom[Visitor] = WaitingRoom(REQUESTS, "DHT request", failures)
         super().__init__(cast(IHost, SparingHost(host)), DHTMode.SERVER, enable_values=False)
         self._inbound_limiter = trio.CapacityLimiter(2 * REQUESTS)  # those that end among them
         self.provider_store: BoundedProviders = BoundedProviders(self.host, self.peer_routing)

@@ -270,8 +270,8 @@ class Libp2pHost:
         with deadline(deadline_seconds, f"providing {key.hex()[:16]}"):
             await self._dht.provider_store.provide(multihash(key))
 
-    def prefer_providers(self, known: Callable[[], Collection[PeerId]]) -> None:
-        self._dht.provider_store.known = known
+    def prefer(self, known: Callable[[], Collection[PeerId]]) -> None:
+        self._dht.provider_store.known = self._pubsub.mesh.known = known
 
     async def find_providers(self, key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[Address]:
         self._running()

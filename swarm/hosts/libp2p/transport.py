@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket as stdlib_socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -151,13 +152,6 @@ class MeteredSocket(TrioTCPStream):
             self.closed.set()
             self._meter.open.discard(self)
 
-    async def is_spoken_to(self) -> bool:
-        """Waits until the other end has sent something, which stays unread; returns False if it ends without."""
-        try:
-            return bool(await self.stream.socket.recv(1, trio.socket.MSG_PEEK))
-        except (OSError, trio.ClosedResourceError):
-            return False
-
     def drop(self) -> None:
         """Closes the socket at once; what waits for it fails."""
         self.stream.socket.close()
@@ -208,7 +202,7 @@ class MeteredTcp(TCP):
         return RawConnection(MeteredSocket(stream, self._meter), True)
 
 
-def share_port(socket: trio.socket.SocketType) -> None:
+def share_port(socket: trio.socket.SocketType | stdlib_socket.socket) -> None:
     """Lets dials leave from the port of a listening socket, where the system can share one."""
     with suppress(OSError, AttributeError):
         socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEPORT, 1)

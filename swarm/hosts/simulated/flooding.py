@@ -19,7 +19,7 @@ import anyio
 
 from swarm.host import GossipVerdict, PeerId
 from swarm.hosts.simulated.conditions import NetworkConditions
-from swarm.hosts.simulated.gossip_ends import GossipEnd, GossipingHost, Score
+from swarm.hosts.simulated.gossip_ends import GossipEnd, GossipingHost, Neighbour, Score
 from swarm.hosts.simulated.gossip_mesh import HEARTBEAT_SECONDS, OFFERED_ID_BYTES, OFFERED_SECONDS, GossipMesh
 
 SEEN_SECONDS = 120.0  # how long GossipSub remembers a message
@@ -84,7 +84,7 @@ class GossipFlood:
         message = self._message(topic, content, now_seconds)
         self._learn(message, end, now_seconds)
         message.held[end.number] = 1
-        self._forward(message, end, None, now_seconds)
+        self._forward(message, end, None, now_seconds, self._mesh.publishes_to(end))
         if self._mesh.degree is not None:
             self._recent.append((now_seconds, message))
             if self._beats_at_seconds == inf:
@@ -115,14 +115,19 @@ class GossipFlood:
     # On the way
 
     def _forward(
-        self, message: _Message, sender: GossipEnd, received_from: GossipEnd | None, now_seconds: float
+        self,
+        message: _Message,
+        sender: GossipEnd,
+        received_from: GossipEnd | None,
+        now_seconds: float,
+        targets: list[Neighbour],
     ) -> None:
         conditions, topic, size = self._conditions, message.topic, len(message.content)
         is_whole, is_plain = conditions.is_whole, conditions.is_plain
         known, pending = message.known, message.pending
         shortest, longest = conditions.delay_seconds
         span, peer, copies = longest - shortest, sender.peer, 0
-        for target, direction, score in self._mesh.forwards_to(sender):
+        for target, direction, score in targets:
             if target is received_from or topic not in target.topics:
                 continue
             if not is_whole and conditions.is_cut(peer, target.peer):
@@ -284,7 +289,7 @@ class GossipFlood:
             score.accepted += 1
             message.held[target.number] = 1
             on_message(forwarder, message.content)
-            self._forward(message, target, sender, now_seconds)
+            self._forward(message, target, sender, now_seconds, self._mesh.forwards_to(target))
 
 
 def _raise_in(end: GossipEnd, bug: Exception) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -45,6 +46,7 @@ class GossipEnd:
     peer: PeerId
     number: int  # of the host in this network, never given twice
     topics: dict[str, tuple[Validator, Receiver]] = field(default_factory=dict)
+    known: Callable[[], Collection[PeerId]] = tuple  # peers that come before others
     sent_bytes: int = 0
     received_bytes: int = 0
     mesh: set[int] = field(default_factory=set)  # numbers of the hosts that share a mesh with this one

@@ -2,8 +2,9 @@
 
 A host forwards to the neighbours that share its mesh: about ``degree``, never fewer than ``degree - 1`` for longer than
 a heartbeat where it has as many neighbours, and never more than ``degree + max(2, degree // 2)``. Every heartbeat it
-offers what is recent to ``OFFERED_TO`` other neighbours, and these ask for what they do not have. Both are as on our
-libp2p host (``swarm/hosts/libp2p/gossipsub``). Departures: peers that pruned each other may mesh again at once, and
+offers what is recent to ``OFFERED_TO`` other neighbours, and these ask for what they do not have. Known neighbours have
+the first places, and are sent what is published here. All of it is as on our libp2p host
+(``swarm/hosts/libp2p/gossipsub``). Departures: peers that pruned each other may mesh again at once, and
 whether a neighbour has a place is known without asking.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 
+from swarm.host import PeerId
 from swarm.hosts.simulated.gossip_ends import GossipEnd, Neighbour
 
 HEARTBEAT_SECONDS = 1.0
@@ -38,14 +40,26 @@ class GossipMesh:
             end.forwards = [each for each in neighbours if each[0].number in end.mesh] or neighbours
         return end.forwards
 
+    def publishes_to(self, end: GossipEnd) -> list[Neighbour]:
+        """Returns the neighbours to which a host sends what is its own: known ones besides its mesh."""
+        forwards = self.forwards_to(end)
+        if forwards is end.listed:
+            return forwards
+        known = set(end.known())
+        beside = [each for each in end.host.neighbours() if each[0].number not in end.mesh and each[0].peer in known]
+        return forwards + beside
+
     def maintain(self, ends: Iterable[GossipEnd]) -> None:
         """Completes the meshes that have become too small, and makes those smaller that have become too large."""
         for end in ends:
             self.forwards_to(end)
+            known = set(end.known())
             if len(end.mesh) < self._fewest:
-                self._graft(end)
-            elif len(end.mesh) > self._most:
-                self._prune(end)
+                self._graft(end, known)
+            else:
+                self._graft_known(end, known)
+            if len(end.mesh) > self._most:
+                self._prune(end, known)
 
     def offers(self, end: GossipEnd) -> list[Neighbour]:
         """Returns the neighbours to which a host offers what is recent."""
@@ -62,18 +76,27 @@ class GossipMesh:
         assert self.degree is not None
         return self.degree + max(2, self.degree // 2)
 
-    def _graft(self, end: GossipEnd) -> None:
+    def _graft_known(self, end: GossipEnd, known: set[PeerId]) -> None:
+        """Takes a known neighbour into the mesh where too few are in it."""
+        others = [each for each, _, _ in end.host.neighbours() if each.peer in known and each.topics]
+        outside = [each for each in others if each.number not in end.mesh]
+        if outside and len(others) - len(outside) < self._fewest:
+            _mesh(end, self._random.choice(outside))
+
+    def _graft(self, end: GossipEnd, known: set[PeerId]) -> None:
         assert self.degree is not None
         others = [each for each, _, _ in end.host.neighbours() if each.number not in end.mesh and each.topics]
         self._random.shuffle(others)
-        others.sort(key=lambda other: len(other.mesh) >= self._most)  # full ones last: they will prune
+        # Known ones first, full ones last: they will prune.
+        others.sort(key=lambda other: (other.peer not in known, len(other.mesh) >= self._most))
         for other in others[: self.degree - len(end.mesh)]:
             _mesh(end, other)
 
-    def _prune(self, end: GossipEnd) -> None:
+    def _prune(self, end: GossipEnd, known: set[PeerId]) -> None:
         assert self.degree is not None
         members = [each for each, _, _ in end.host.neighbours() if each.number in end.mesh]
         self._random.shuffle(members)
+        members.sort(key=lambda other: other.peer not in known)
         for other in members[self.degree :]:
             for one, gone in ((end, other), (other, end)):
                 one.mesh.discard(gone.number)

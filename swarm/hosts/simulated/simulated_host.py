@@ -246,8 +246,9 @@ class SimulatedHost:
         self.require_running()
         await self.dht.provide(key, deadline_seconds)
 
-    def prefer_providers(self, known: Callable[[], Collection[PeerId]]) -> None:
-        """Does nothing: a simulated host keeps all records."""
+    def prefer(self, known: Callable[[], Collection[PeerId]]) -> None:
+        """A simulated host keeps all provider records in any case."""
+        self.gossip.known = known
 
     async def find_providers(self, key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[Address]:
         self.require_running()

@@ -83,7 +83,7 @@ def test_a_node_that_does_not_know_yet_how_large_the_swarm_is_sends_no_more_at_o
 
 def test_pace_follows_the_number_of_nodes_heard_of_and_counts_what_is_held_back() -> None:
     heard, now = [0], [1000.0]
-    pacing = SwarmPacing(5.0, heard_since=lambda seconds: heard[0], clock=lambda: now[0])
+    pacing = SwarmPacing(5.0, heard_since=lambda _: heard[0], advertised_since=lambda _: heard[0], clock=lambda: now[0])
     assert pacing.heartbeat_seconds() == 5.0
     assert all(pacing.may_advertise() for _ in range(int(ADVERTS_AT_ONCE)))
     heard[0] = 959
@@ -95,10 +95,28 @@ def test_pace_follows_the_number_of_nodes_heard_of_and_counts_what_is_held_back(
     assert pacing.adverts_held_back == 100 - sent_now > 90
 
 
+def test_a_crowd_that_only_beats_costs_a_learner_half_of_its_adverts_at_most_and_one_that_advertises_more() -> None:
+    def held_back(beating: int, advertising: int) -> int:
+        now = [1000.0]
+        pacing = SwarmPacing(
+            5.0, heard_since=lambda _: beating, advertised_since=lambda _: advertising, clock=lambda: now[0]
+        )
+        for _ in range(200):
+            now[0] += 15.0
+            pacing.on_heartbeat(is_first=False)
+            pacing.may_advertise()
+        return pacing.adverts_held_back
+
+    assert held_back(beating=7, advertising=7) == held_back(beating=230, advertising=7) == 0
+    assert held_back(beating=230, advertising=230) > 80
+
+
 def joined(nodes: int, seconds: float) -> tuple[list[float], list[SwarmPacing]]:
     """Joins a swarm whose nodes beat in turn. Returns the times of our own heartbeats, and our pace."""
     shortest_seconds, now, first_heard = 5.0, [0.0], dict[int, float]()
-    pacing = SwarmPacing(shortest_seconds, heard_since=lambda since: len(first_heard), clock=lambda: now[0])
+    pacing = SwarmPacing(
+        shortest_seconds, heard_since=lambda since: len(first_heard), advertised_since=lambda _: 0, clock=lambda: now[0]
+    )
     between_seconds = heartbeat_seconds(nodes, shortest_seconds) / nodes
     beats, number = [0.0], 0
     while now[0] < seconds:
@@ -129,7 +147,7 @@ def test_newcomer_of_a_small_swarm_is_heard_in_time_and_soon_beats_as_the_others
 
 
 def test_newcomer_accepts_as_much_of_others_as_the_nodes_that_it_heard_may_send() -> None:
-    pacing = SwarmPacing(5.0, heard_since=lambda seconds: 80, clock=lambda: 1000.0)
+    pacing = SwarmPacing(5.0, heard_since=lambda _: 80, advertised_since=lambda _: 80, clock=lambda: 1000.0)
     for _ in range(80):
         pacing.on_heartbeat(is_first=True)
     assert pacing.heartbeat_seconds() == 60.0

@@ -18,12 +18,14 @@ def partners(
     *,
     since: Mapping[str, float] | None = None,
     known: str = "",
+    dialled: Sequence[str] = (),
     lot: float = 0.0,
 ) -> list[str]:
     return memory.partners(
         peers,
         now_seconds,
         is_stranger=lambda peer: peer != known,
+        is_dialled=lambda peer: peer in dialled,
         connected_seconds=lambda peer: now_seconds - (since or {}).get(peer, 0.0),
         lot=lot,
     )
@@ -38,7 +40,7 @@ def test_a_peer_that_took_our_time_waits_and_longer_each_time_until_it_commits()
     for _ in range(40):
         twice = twice.after_failure("a", 0.0, 60.0, is_stranger=True)
     assert partners(twice, ["a"], MAX_PAUSE_SECONDS - 1.0) == [] and partners(twice, ["a"], MAX_PAUSE_SECONDS) == ["a"]
-    assert partners(twice.after_commit("a", is_stranger=True), ["a"], 1.0) == ["a"]
+    assert partners(twice.after_commit("a", 1.0, is_stranger=True), ["a"], 1.0) == ["a"]
 
 
 def test_strangers_without_trouble_are_like_all_others_and_after_a_failure_pause_together() -> None:
@@ -60,13 +62,34 @@ def test_after_a_stranger_failed_one_a_search_is_drawn_by_its_stay_until_one_has
     )
     assert drawn["friend"] == 900 == drawn["stays"] + drawn["new"]
     assert 60 <= drawn["new"] <= 140  # one in nine
-    memory = memory.after_commit("stays", is_stranger=True)
+    assert memory.after_commit("stays", 1.0, is_stranger=True).is_wary, "the one that failed still pauses"
+    memory = memory.after_commit("stays", 1000.0, is_stranger=True)
     assert partners(memory, peers, 1000.0, since=since, known="friend") == peers
 
 
 def test_a_newcomer_that_knows_nobody_takes_those_that_were_here_when_it_came() -> None:
     memory = PartnerMemory().after_failure("gone", 0.0, 0.1, is_stranger=True)
     assert partners(memory, ["a", "b", "c"], 20.0, since={"a": 0.0, "b": 9.0, "c": 11.0}) == ["a", "b"]
+
+
+def test_a_newcomer_among_a_crowd_that_dialled_it_asks_those_that_it_dialled_itself_each_until_it_failed() -> None:
+    since = {"crowd 1": 0.0, "crowd 2": 0.0, "a": 1.0, "b": 1.0}
+    ask = partners(PartnerMemory(), list(since), 2.0, since=since, dialled=("a", "b"), lot=0.6)
+    assert ask == ["a", "b", "crowd 2"]
+    memory = PartnerMemory().after_failure("a", 2.0, 5.0, is_stranger=True)
+    assert partners(memory, list(since), 10.0, since=since, dialled=("a", "b")) == ["b"]
+    assert partners(memory, list(since), 10.0, since=since, dialled=("a", "b"), known="crowd 2") == ["crowd 2"]
+
+
+def test_strangers_may_propose_on_trial_until_one_that_passed_it_has_failed() -> None:
+    def may(memory: PartnerMemory, now_seconds: float, *, is_stranger: bool = True) -> bool:
+        return memory.may_propose("new", now_seconds, is_stranger=is_stranger)
+
+    memory = PartnerMemory().after_failure("other", 0.0, 5.0, is_stranger=True)
+    assert may(memory, 1.0)
+    memory = memory.after_failure("another", 0.0, 5.0, is_stranger=True, was_tried=True)
+    assert not may(memory, 1.0) and may(memory, 1.0, is_stranger=False) and may(memory, 5.0 * STRANGERS_PAUSES)
+    assert not may(PartnerMemory().after_failure("new", 0.0, 5.0, is_stranger=False), 1.0)
 
 
 def test_failures_of_known_partners_close_no_door_to_strangers() -> None:

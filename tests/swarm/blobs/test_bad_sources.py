@@ -184,3 +184,31 @@ def test_the_slowest_of_many_gives_its_place_away_after_some_patience() -> None:
     assert to_displace(many, 20.0) == "0"
     del many["0"]
     assert to_displace(many, 20.0) is None
+
+
+@pytest.mark.parametrize("size", [2000, LARGE], ids=["packed", "file"])
+def test_blob_that_a_disk_changed_under_a_running_node_is_deleted_and_no_fault_of_the_node(
+    tmp_path: Path, size: int
+) -> None:
+    async def story() -> None:
+        async with World(tmp_path).nodes(2) as (fetcher, damaged):
+            whole = content(size)
+            blob = damaged.store.put(whole)
+            damage(tmp_path / "1", damaged, whole[:64])
+            (outcome,) = await fetcher.fetch(fetcher.wanted(whole, damaged), deadline_seconds=30.0)
+            assert not outcome.is_here and not damaged.store.has(blob)
+            assert {conduct for _, conduct in fetcher.reports} <= {Conduct.MISSING}
+            damaged.store.put(whole)
+            (outcome,) = await fetcher.fetch(fetcher.wanted(whole, damaged), deadline_seconds=30.0)
+            assert outcome.is_here and fetcher.store.read(blob) == whole
+
+    play(story)
+
+
+def damage(directory: Path, node: Node, beginning: bytes) -> None:
+    """Changes one byte on the disk of the blob that begins so."""
+    node.store.close()  # the database writes back what it holds
+    (path,) = (each for each in directory.rglob("*") if each.is_file() and beginning in each.read_bytes())
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(beginning) + 5] ^= 1
+    path.write_bytes(damaged)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import socket
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 import anyio
@@ -33,7 +34,7 @@ class Visitor:
 
 def test_newcomer_to_a_full_room_pushes_out_the_oldest_of_the_most_crowded_address() -> None:
     failures = Failures()
-    room = WaitingRoom(4, "room", failures)
+    room: WaitingRoom[Visitor] = WaitingRoom(4, "room", failures)
     ips = ["192.0.2.1", "198.51.100.1", "198.51.100.2", "198.51.100.2", "203.0.113.1"]
     visitors = [Visitor(ip) for ip in ips]
     for visitor in visitors:
@@ -43,7 +44,7 @@ def test_newcomer_to_a_full_room_pushes_out_the_oldest_of_the_most_crowded_addre
 
 
 def test_strangers_at_one_address_push_out_nobody_at_another() -> None:
-    room = WaitingRoom(8, "room", Failures())
+    room: WaitingRoom[Visitor] = WaitingRoom(8, "room", Failures())
     honest = Visitor("192.0.2.1")
     room.enter(honest)
     for number in range(1000):
@@ -52,7 +53,7 @@ def test_strangers_at_one_address_push_out_nobody_at_another() -> None:
 
 
 def test_visitor_that_left_frees_its_place() -> None:
-    room = WaitingRoom(1, "room", Failures())
+    room: WaitingRoom[Visitor] = WaitingRoom(1, "room", Failures())
     first, second = Visitor("192.0.2.1"), Visitor("192.0.2.1")
     with room.place_for(first):
         pass
@@ -128,8 +129,25 @@ def test_no_more_silent_sockets_are_held_than_there_are_places_and_they_cost_no_
     tell_on_sockets(story)
 
 
+def test_silent_sockets_have_no_tasks_and_one_that_speaks_late_is_served(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        (victim,) = await world.start(tasks, 1)
+        port = int(victim.addresses()[0].split("/")[4])
+        before = trio.lowlevel.current_statistics().tasks_living
+        with ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(50)]
+            await world.eventually(lambda: len(victim._doorway.silent) == 50)
+            assert trio.lowlevel.current_statistics().tasks_living - before < 10
+            silent[0].sendall(GREETING)
+            silent[1].close()
+            await world.eventually(lambda: len(victim._doorway.handshaking) == 1)
+            await world.eventually(lambda: len(victim._doorway.silent) == 48)
+
+    tell_on_sockets(story)
+
+
 def test_silent_socket_is_closed_after_its_time(tell_on_sockets, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.hosts.libp2p.connecting.listening.FIRST_BYTES_SECONDS", 0.05)
+    monkeypatch.setattr("swarm.hosts.libp2p.doorway.FIRST_BYTES_SECONDS", 0.05)
 
     async def story(world: Any, tasks: trio.Nursery) -> None:
         (victim,) = await world.start(tasks, 1)

@@ -438,3 +438,26 @@ def test_messages_pass_between_two_meshes_that_only_one_link_joins() -> None:
             assert all(b"second" in each for each in [*heard[:5], *heard[6:]])
 
     simulate(story)
+
+
+def test_mesh_brings_a_host_s_own_messages_to_known_peers_beside_a_crowd_that_forwards_nothing() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(3, mesh_degree=2)
+        publisher, friend, *crowd = (network.host(f"host {number}") for number in range(40))
+        heard: list[bytes] = []
+        publisher.prefer(lambda: [friend.peer_id])
+        async with AsyncExitStack() as stack:
+            for host in (publisher, friend, *crowd):
+                await stack.enter_async_context(host.run())
+                on_message = (lambda _, message: heard.append(message)) if host is friend else (lambda *_: None)
+                verdict = GossipVerdict.ACCEPT if host in (publisher, friend) else GossipVerdict.IGNORE
+                await host.subscribe("test", lambda *_, verdict=verdict: verdict, on_message)
+            for host in (*crowd, friend):
+                await host.connect(publisher.addresses()[0], deadline_seconds=5.0)
+            await publisher.publish("test", b"first")
+            await trio.sleep(0.5)  # less than a heartbeat, at which it would be offered
+            assert heard == [b"first"]
+            await trio.sleep(3.0)
+            assert friend.gossip.number in publisher.gossip.mesh
+
+    simulate(story)

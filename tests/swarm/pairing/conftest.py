@@ -55,6 +55,7 @@ class Node:
         self.tasks: TaskGroup | None = None
         self.accepts: Callable[[str], bool] = lambda peer: True
         self.is_known: Callable[[str], bool] = lambda peer: True
+        self.on_trial: Callable[[str], bool] = lambda peer: False
         BlobServer(host, self.store, report=self.report, on_sent=lambda *sent: self.pairing.on_given(*sent))
         self._fetcher = Fetcher(host, self.store, reach=self.reach, report=self.report)
         self.pairing = Pairing(
@@ -89,6 +90,7 @@ class Node:
             accepts=self.accepts,
             deadline_seconds=deadline_seconds,
             is_known=self.is_known,
+            on_trial=self.on_trial,
         )
         if outcome.theirs is not None:
             self.weights = formula(self.weights, self.store.read(outcome.theirs.blob))

@@ -20,7 +20,7 @@ from protocol.streams.averaging_messages import (
     Have,
     Propose,
 )
-from swarm.averaging.pairing import STREAMS_PER_PEER
+from swarm.averaging.pairing import STREAMS_PER_PEER, TRIALS
 from swarm.averaging.weight_exchange import Conversation
 from swarm.peers.reputation import Conduct
 
@@ -177,6 +177,79 @@ def test_a_stranger_that_proposes_and_never_says_have_hears_none_of_us_and_leave
             assert one.outcome.partner is None
             assert one.outcome.seconds < world.terms.have_seconds_for(world.size) + 1.0
             assert (stranger.peer, Conduct.STALLED) in one.reports
+
+    world.play(story)
+
+
+def test_a_stranger_on_trial_that_never_says_have_hears_none_of_us_and_takes_no_time(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(3) as (one, stranger, honest):
+            one.is_known, one.on_trial = lambda peer: peer == honest.peer, lambda peer: peer != honest.peer
+            one.averages(deadline_seconds=60.0)
+            await stranger.reach(one.peer, 5.0)
+            conversation = Conversation(
+                await stranger.host.open_stream(one.peer, AVERAGING_PROTOCOL, deadline_seconds=5.0)
+            )
+            await conversation.send(Propose(bytes(16), stranger.offer()), 5.0)
+            accepted = await conversation.receive(5.0, Accept, Decline)
+            assert isinstance(accepted, Accept)
+            assert await stranger.bring(one.peer, accepted.offer) is None
+            assert isinstance(await conversation.receive(60.0, Have, Abandon), Abandon)
+            assert (stranger.peer, Conduct.STALLED) in one.reports
+            silent = await stranger.host.open_stream(one.peer, AVERAGING_PROTOCOL, deadline_seconds=5.0)
+            await Conversation(silent).send(Propose(b"2" * 16, stranger.offer()), 5.0)
+            assert (await honest.average(one.peer, deadline_seconds=5.0)).partner == one.peer
+
+    world.play(story)
+
+
+def test_a_stranger_on_trial_that_fetches_and_says_have_is_averaged_with(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(2) as (one, newcomer):
+            one.is_known, one.on_trial = lambda peer: False, lambda peer: True
+            one.averages(deadline_seconds=30.0)
+            assert (await newcomer.average(one.peer)).partner == one.peer
+            await world.over(one)
+            assert one.outcome.partner == newcomer.peer and one.weights == newcomer.weights
+
+    world.play(story)
+
+
+def test_a_stranger_on_trial_that_says_have_before_it_fetched_is_no_partner(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(2) as (one, liar):
+            one.is_known, one.on_trial = lambda peer: False, lambda peer: True
+            one.averages(deadline_seconds=20.0)
+            await liar.reach(one.peer, 5.0)
+            stream = await liar.host.open_stream(one.peer, AVERAGING_PROTOCOL, deadline_seconds=5.0)
+            conversation = Conversation(stream)
+            await conversation.send(Propose(bytes(16), liar.offer()), 5.0)
+            assert isinstance(await conversation.receive(5.0, Accept, Decline), Accept)
+            await conversation.send(Have(bytes(16)), 5.0)
+            assert isinstance(await conversation.receive(60.0, Have, Abandon), Abandon)
+            assert not one.ended.is_set() and not one.store.has(liar.offer().blob)
+
+    world.play(story)
+
+
+def test_many_strangers_on_trial_push_out_each_other_and_not_one_from_elsewhere(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(TRIALS + 4) as nodes:
+            one, newcomer, *crowd = nodes
+            one.is_known, one.on_trial = lambda peer: False, lambda peer: True
+            at = {peer.peer: "198.51.100.9" for peer in crowd} | {newcomer.peer: "203.0.113.5"}
+            one.host.remote_ip = lambda peer: at[peer]
+            one.averages(deadline_seconds=60.0)
+            conversations = []
+            for stranger in [newcomer, *crowd]:
+                await stranger.reach(one.peer, 5.0)
+                stream = await stranger.host.open_stream(one.peer, AVERAGING_PROTOCOL, deadline_seconds=5.0)
+                conversations.append(Conversation(stream))
+                await conversations[-1].send(Propose(bytes(16), stranger.offer()), 5.0)
+                assert isinstance(await conversations[-1].receive(5.0, Accept, Decline), Accept)
+            assert isinstance(await conversations[1].receive(1.0, Have, Abandon), Abandon)
+            with pytest.raises(TransportError):
+                await conversations[0].receive(1.0, Have, Abandon)
 
     world.play(story)
 

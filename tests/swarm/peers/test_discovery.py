@@ -419,7 +419,7 @@ def test_provider_records_are_preferred_of_a_member_and_not_of_the_silent_crowd_
         network = SimulatedNetwork(seed=1)
         asked, friend, *crowd = (network.host(f"host {n}") for n in range(26))
         preferred: list[Callable[[], Collection[str]]] = []
-        asked.prefer_providers = preferred.append  # type: ignore[method-assign, assignment]
+        asked.prefer = preferred.append  # type: ignore[method-assign, assignment]
         async with AsyncExitStack() as stack:
             for stranger in crowd:
                 await stack.enter_async_context(stranger.run())

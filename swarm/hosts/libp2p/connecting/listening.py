@@ -6,12 +6,15 @@ What the library's listener lacks:
   would silently receive half of the first node's connections.
 - An incoming connection releases its slot when it ends. The library holds the slot as long as the host runs, and so
   would accept no more connections after the first three hundred.
-- A socket that says nothing is dropped before the library hears of it (``Doorway``).
+- A socket that says nothing is dropped before the library hears of it (``Doorway``). trio starts a task for every
+  socket that is accepted, ten times as long as it takes to accept and close one.
 """
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
@@ -26,11 +29,15 @@ from swarm.address_groups import is_public
 from swarm.host import Address
 from swarm.hosts.libp2p.connecting.network import DoorwayNetwork
 from swarm.hosts.libp2p.containment import Failures
-from swarm.hosts.libp2p.doorway import FIRST_BYTES_SECONDS, Doorway
+from swarm.hosts.libp2p.doorway import Doorway
 from swarm.hosts.libp2p.relaying.circuit_messages import SocketAddress
 from swarm.hosts.libp2p.transport import Meter, MeteredSocket, ip_of, share_port, tcp_port_of
 from swarm.hosts.network_interfaces import NetworkInterfaces, dialable
 
+BACKLOG = 65_535  # cut by the system to what it allows
+ACCEPTED_AT_ONCE = 64  # before other tasks have their turn
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+NO_ROOM_SECONDS = 0.1  # for descriptors to become free
 CLOSE_SECONDS = 0.3  # for the library to clean up after a connection, before its task is cancelled
 _EVERY_IP4_INTERFACE = "/ip4/0.0.0.0/"
 
@@ -76,6 +83,7 @@ class Listening:
         network.listeners[str(address)] = listener
 
     def serve(self, tasks: TaskGroup) -> None:
+        tasks.start_soon(self._doorway.silent.run)
         for listener in self._listeners:
             tasks.start_soon(listener.serve)
 
@@ -115,31 +123,57 @@ class Listener(IListener):
         self._doorway = doorway
         self._failures = failures
         self._scope = trio.CancelScope()
-        self._sockets: Sequence[trio.SocketListener] = ()
+        self._socket: socket.socket | None = None
         self._addresses: tuple[Multiaddr, ...] = ()
 
     async def listen(self, maddr: Multiaddr) -> None:
         """Raises ``OSError`` if the address cannot be taken."""
-        self._sockets = await trio.open_tcp_listeners(tcp_port_of(maddr), host=ip_of(maddr))
-        self._addresses = tuple(_socket_address(listener.socket) for listener in self._sockets)
-        for listener in self._sockets:
-            share_port(listener.socket)
+        ip = ip_of(maddr)
+        self._socket = taking = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
+        try:
+            taking.setblocking(False)
+            taking.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if ":" in ip:
+                taking.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            taking.bind((ip, tcp_port_of(maddr)))
+            taking.listen(BACKLOG)
+        except BaseException:
+            taking.close()
+            raise
+        share_port(taking)
+        ip, port = taking.getsockname()[:2]
+        self._addresses = (Multiaddr(f"/ip{ipaddress.ip_address(ip).version}/{ip}/tcp/{port}"),)
 
     async def serve(self) -> None:
-        with self._scope:
-            await trio.serve_listeners(self._on_socket, list(self._sockets))
+        assert self._socket is not None
+        with self._scope, self._socket as taken:
+            async with trio.open_nursery() as connections:
+
+                def on_spoken(spoken: socket.socket) -> None:
+                    connections.start_soon(self._on_socket, trio.SocketStream(trio.socket.from_stdlib_socket(spoken)))
+
+                await self._accept(taken, on_spoken)
+
+    async def _accept(self, taken: socket.socket, on_spoken: Callable[[socket.socket], None]) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(taken.fileno())
+            for _ in range(ACCEPTED_AT_ONCE):
+                try:
+                    accepted, remote = taken.accept()
+                except BlockingIOError:
+                    break
+                except OSError as error:  # of that connection, or no room for any
+                    if error.errno in NO_ROOM:
+                        await trio.sleep(NO_ROOM_SECONDS)
+                    break
+                accepted.setblocking(False)
+                self._doorway.silent.enter(accepted, remote[0], on_spoken)
 
     async def _on_socket(self, stream: trio.SocketStream) -> None:
-        socket = MeteredSocket(stream, self._meter)
-        spoken_to = False
-        with trio.move_on_after(FIRST_BYTES_SECONDS), self._doorway.silent.place_for(socket):
-            spoken_to = await socket.is_spoken_to()
-        if not spoken_to:
-            socket.drop()
-            return
+        metered = MeteredSocket(stream, self._meter)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._handle, socket, nursery.cancel_scope)
-            await socket.closed.wait()
+            nursery.start_soon(self._handle, metered, nursery.cancel_scope)
+            await metered.closed.wait()
             await trio.sleep(CLOSE_SECONDS)
             nursery.cancel_scope.cancel()
 
@@ -159,10 +193,5 @@ class Listener(IListener):
 
     async def close(self) -> None:
         self._scope.cancel()
-        for socket in self._sockets:
-            await socket.aclose()
-
-
-def _socket_address(socket: trio.socket.SocketType) -> Multiaddr:
-    host, port = socket.getsockname()[:2]
-    return Multiaddr(f"/ip{ipaddress.ip_address(host).version}/{host}/tcp/{port}")
+        if self._socket is not None:
+            self._socket.close()

@@ -15,6 +15,8 @@ Departures from the library:
   offers them to a quarter of all: with 160 connections more bytes than the messages themselves.
 - A peer that joins the mesh is told which messages are recent: between its subscription and its joining, a message is
   sent to nobody there, and peers in the mesh get no IHAVE otherwise.
+- What is published here is sent to every peer that ``known`` returns, and these have the first places in the mesh, as
+  long as fewer than ``degree_low`` of them are in it: a crowd that connects and forwards nothing cuts nobody off.
 - Its mesh maintenance leaves peers without a mesh, and its control messages reach the wrong peers: both are replaced.
 """
 
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import cast
 
 from libp2p.peer.id import ID
@@ -62,6 +64,7 @@ class Mesh(GossipSub):
             eclipse_protection_enabled=False,  # it requires several addresses in a mesh; behind one NAT there is one
         )
         self.scorer = self.peer_scorer
+        self.known: Callable[[], Collection[str]] = tuple  # peers that come before others; by default nobody
         self._sent_all_until: dict[ID, float] = {}  # to a new listener, all recent messages
         self.mcache: MessageCache = MessageCache(time.monotonic)  # type: ignore[assignment]
 
@@ -77,9 +80,17 @@ class Mesh(GossipSub):
         assert pubsub is not None
         topics = list(pubsub_msg.topicIDs)
         rpc = rpc_pb2.RPC(publish=[pubsub_msg])
-        for peer in self._get_peers_to_send(topics, msg_forwarder, ID(pubsub_msg.from_id)):
+        send_to = set(self._get_peers_to_send(topics, msg_forwarder, ID(pubsub_msg.from_id)))
+        if msg_forwarder == pubsub.my_id:
+            send_to |= {peer for topic in topics for peer in self._known_listeners(topic)}
+        for peer in send_to:
             if peer in pubsub.peers and self.peer_scorer.allow_publish(peer, topics):
                 self.send_rpc(peer, rpc)
+
+    def _known_listeners(self, topic: str) -> set[ID]:
+        assert self.pubsub is not None
+        known = set(self.known())
+        return {peer for peer in self.pubsub.peer_topics.get(topic, ()) if str(peer) in known}
 
     async def send_recent_messages(self, peer_id: ID, topic: str) -> None:
         """Sends recent messages to a new subscriber through its queue; the library bypasses the queue, and frames
@@ -189,7 +200,22 @@ class Mesh(GossipSub):
         return told
 
     def _perform_opportunistic_grafting(self, topic: str, peers_to_graft: defaultdict[ID, list[str]]) -> int:
-        return 0  # the library grafts a peer that it just pruned; both back off repeatedly, and the mesh becomes empty
+        """Grafts a known peer where too few are in the mesh. The library grafts one that it just pruned; both back off
+        repeatedly, and the mesh becomes empty."""
+        known, mesh = self._known_listeners(topic), self.mesh[topic]
+        outside = [p for p in known - mesh if p in self.peer_protocol and not self._check_back_off(p, topic)]
+        if len(known & mesh) >= self.degree_low or not outside:
+            return 0
+        (peer,) = self.select_from_minus(1, outside, ())
+        mesh.add(peer)
+        self._notify_mesh_peer_added(peer, topic)
+        peers_to_graft[peer].append(topic)
+        return 1
+
+    def _score_based_pruning_selection(self, topic: str, mesh_peers: list[ID], num_to_prune: int) -> list[ID]:
+        """Returns those with the lowest scores, known peers last."""
+        known = self._known_listeners(topic)
+        return sorted(mesh_peers, key=lambda p: (p in known, self.peer_scorer.score(p, [topic])))[:num_to_prune]
 
     async def _maintain_mesh_quality(self, topic: str) -> None:
         return  # for the same reason

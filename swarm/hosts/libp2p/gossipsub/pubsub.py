@@ -16,6 +16,7 @@ Departures from the library, besides those of ``mesh``: it starts a task for eve
 their number; its message cache and its ids for IHAVE use publisher and number, whatever the message id is set to; its
 validators have no IGNORE; it delivers through a channel that drops bursts; it verifies and keeps an address record with
 every RPC; a peer whose subscription comes before our stream to it stands is in no mesh until the next heartbeat; it
+gives up for good on a connected peer that is too busy to negotiate our stream within its ten seconds; it
 forgets what a peer listens to when our own stream to it ends, as the old one does after a quick reconnection, although
 the peer has said it on a stream that stands and does not say it again.
 """
@@ -30,9 +31,12 @@ from contextlib import nullcontext
 import anyio
 from google.protobuf.message import DecodeError
 from libp2p.abc import IHost, INetStream
+from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
+from libp2p.pubsub.rpc_queue import RpcQueue
+from libp2p.utils import encode_varint_prefixed
 
 from protocol import limits
 from swarm.host import GossipVerdict, Receiver, Validator
@@ -48,6 +52,7 @@ from swarm.hosts.libp2p.gossipsub.send_queue import SendQueue
 STREAMS_PER_PEER = 2  # one is in use; a second is on its way where two hosts dial each other
 SMALL_RPC_BYTES = 128 * 1024  # more than any RPC of one message
 LARGE_RPCS = 8
+WRITTEN_BYTES = 32 * 1024  # at once: a write takes seven turns of the loop, as long as a busy machine makes them
 CHECKPOINT_SECONDS = 0.001  # of gossip at a stretch, before other tasks have their turn
 
 
@@ -112,6 +117,8 @@ class VerdictPubsub(Pubsub):
         self._registering.add(peer_id)
         try:
             await super()._handle_new_peer(peer_id)
+        except PEER_FAILURES as error:
+            raise SwarmException(f"no gossip stream to {peer_id} yet") from error  # which the library tries again
         finally:
             self._registering.discard(peer_id)
 
@@ -148,6 +155,20 @@ class VerdictPubsub(Pubsub):
             self._replayed_recent_topics.pop(peer_id, None)  # our next stream begins with the recent messages
         else:
             super()._forget_all_subscriptions(peer_id)
+
+    # Writing
+
+    async def handle_sending_messages(self, peer_id: ID, stream: INetStream, queue: RpcQueue) -> None:
+        """Writes what waits for a peer, several RPCs at once, until its queue is closed or the stream fails."""
+        try:
+            while (rpc := await queue.pop()) is not None:
+                written = bytearray()
+                while rpc is not None:
+                    written += encode_varint_prefixed(rpc.SerializeToString())
+                    rpc = queue._queue.pop() if len(written) < WRITTEN_BYTES else None
+                await stream.write(bytes(written))
+        except PEER_FAILURES:
+            self._handle_dead_peer(peer_id)
 
     # Reading
 
