@@ -6,7 +6,10 @@ import re
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from scripts import REPOSITORY
+from scripts.bench.stages import expected
 
 DOCS: Final = REPOSITORY / "docs"
 PAGES: Final = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
@@ -43,3 +46,9 @@ def test_every_page_is_in_the_index_once() -> None:
 
 def test_the_readme_is_read_in_four_minutes() -> None:
     assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").split()) <= MOST_WORDS
+
+
+def test_arithmetic_of_stages_is_what_its_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    expected.main([])
+    page = (DOCS / "stages.md").read_text(encoding="utf-8")
+    assert all(each in page for each in capsys.readouterr().out.strip().split("\n\n"))

@@ -19,6 +19,8 @@ from node.learner.steps import step
 from protocol.errors import StarlingError
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, FinishReason, Group
+from scripts.experiments.harness import staged_run
+from scripts.experiments.harness.crossings import Crosses
 from scripts.experiments.harness.experiment import Condition, Experiment
 from scripts.experiments.harness.learner_ablations import ABLATIONS
 from scripts.experiments.harness.nodes_run import execute
@@ -26,6 +28,7 @@ from scripts.experiments.harness.plans import NodePlan, RunPlan, RunResult, load
 from scripts.experiments.harness.runs import missing, run_all
 from scripts.experiments.harness.simulated_swarm import EPOCH, MEETING_SECONDS, SimulatedSwarm
 from scripts.experiments.harness.skills import SEEDS, SKILLS
+from scripts.experiments.harness.staged_run import StagedPlan
 from swarm.api import Wanted
 
 
@@ -87,6 +90,20 @@ def test_two_nodes_learn_from_each_other_and_the_same_plan_is_the_same_run(tmp_p
         assert node.foreign_groups_used > 0
         assert 0 < node.bytes_fetched <= node.bytes_announced
         assert node.foreign_completions_trained > 0
+
+
+def test_run_in_stages_is_the_plain_run_where_nothing_is_lost_at_the_cuts(tmp_path: Path) -> None:
+    alone = small_plan(rounds=2, measure_at=(2,), nodes=small_plan().nodes[:1])
+    fields = {name: getattr(alone, name) for name in alone.__struct_fields__}
+    exact, lossy = (
+        staged_run.execute(StagedPlan(**fields, crosses=crosses), tmp_path)
+        for crosses in (Crosses("exact"), Crosses("subspace", 1 / 128))
+    )
+    (plain,), (same,), (other,) = (run.nodes for run in (execute(alone, tmp_path), exact, lossy))
+    assert same == plain
+    assert exact.token_bytes == 2 * 2 * 128
+    assert other.reward[0] == plain.reward[0] and other.entropy[0] != plain.entropy[0]
+    assert {exact.key, lossy.key}.isdisjoint({alone.key})
 
 
 def with_first(plan: RunPlan, settings: dict[str, Any]) -> RunPlan:

@@ -35,7 +35,7 @@ from scripts.experiments.language_model.averaging_rules import (
     ReplicaRule,
 )
 from scripts.experiments.language_model.language import TOKENS, Language
-from scripts.experiments.language_model.replicas import Replicas, held_out_loss, initial, shapes
+from scripts.experiments.language_model.replicas import WIDTH, Replicas, held_out_loss, initial, shapes
 from scripts.experiments.language_model.update_sum import UpdateSum
 
 VERSION: Final = 1  # to be raised when the code of a run changes what it measures
@@ -121,12 +121,12 @@ def rule_of(plan: ReplicaPlan, weights: dict[str, Tensor]) -> ReplicaRule:
     raise ValueError(f"no rule is called {plan.rule!r}")
 
 
-def base_model(seed: int, folder: Path) -> dict[str, Tensor]:
+def base_model(seed: int, folder: Path, width: int = WIDTH) -> dict[str, Tensor]:
     """Returns the common base of one seed: made once, by one replica, and kept as a file."""
-    recipe = json.dumps([VERSION, seed, BASE_STEPS, BASE_BATCH, BASE_RATE, shapes()])
+    recipe = json.dumps([VERSION, seed, BASE_STEPS, BASE_BATCH, BASE_RATE, shapes(width)])
     path = folder / f"language-{seed}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.safetensors"
     if not path.exists():
-        alone = Replicas(initial(seed), 1, learning_rate=BASE_RATE)
+        alone = Replicas(initial(seed, width), 1, learning_rate=BASE_RATE)
         for tokens in texts(Language(seed), BASE_TEXT, BASE_STEPS, 1, BASE_BATCH):
             alone.step(tokens)
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ so R replicas here compute what R processes would, in a fraction of the time.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -19,30 +19,32 @@ from scripts.experiments.language_model.language import TOKENS, VOCABULARY
 
 WIDTH: Final = 64
 HEADS: Final = 4
-INNER: Final = 128
+INNER: Final = 2  # × the width
 LAYERS: Final = 2
 WARM_UP_STEPS: Final = 50
 LAST_RATE: Final = 0.1  # share of the highest learning rate at the end of a decay
 CLIP: Final = 1.0
 
 Stacked = Mapping[str, Tensor]  # each (R, *shape)
+Cut = Callable[[int, Tensor], Tensor]  # number of a layer, what leaves it (R, B T, W) → what the next one is given
 
 
-def shapes() -> dict[str, tuple[int, ...]]:
+def shapes(width: int = WIDTH) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of one replica's weights, by name."""
-    found: dict[str, tuple[int, ...]] = {"embedding": (VOCABULARY, WIDTH), "position": (TOKENS, WIDTH)}
+    inner = INNER * width
+    found: dict[str, tuple[int, ...]] = {"embedding": (VOCABULARY, width), "position": (TOKENS, width)}
     for layer in range(LAYERS):
-        found |= {f"{layer}.{name}": (WIDTH,) for name in ("norm_attention", "norm_inner")}
-        found |= {f"{layer}.{name}": (WIDTH, WIDTH) for name in ("query", "key", "value", "out")}
-        found |= {f"{layer}.up": (WIDTH, INNER), f"{layer}.down": (INNER, WIDTH)}
-    return found | {"norm": (WIDTH,), "head": (WIDTH, VOCABULARY)}
+        found |= {f"{layer}.{name}": (width,) for name in ("norm_attention", "norm_inner")}
+        found |= {f"{layer}.{name}": (width, width) for name in ("query", "key", "value", "out")}
+        found |= {f"{layer}.up": (width, inner), f"{layer}.down": (inner, width)}
+    return found | {"norm": (width,), "head": (width, VOCABULARY)}
 
 
-def initial(seed: int) -> dict[str, Tensor]:
+def initial(seed: int, width: int = WIDTH) -> dict[str, Tensor]:
     """Returns one replica's weights before training."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
-    for name, shape in shapes().items():
+    for name, shape in shapes(width).items():
         if len(shape) == 1:
             weights[name] = torch.ones(shape)
         else:
@@ -51,7 +53,11 @@ def initial(seed: int) -> dict[str, Tensor]:
     return weights
 
 
-def losses(weights: Stacked, tokens: Tensor) -> Tensor:
+def uncut(layer: int, x: Tensor) -> Tensor:
+    return x
+
+
+def losses(weights: Stacked, tokens: Tensor, cut: Cut = uncut) -> Tensor:
     """Returns (R,) mean cross-entropy of the next token, in nats; ``tokens`` (R, B, TOKENS)."""
     replicas, batch, length = tokens.shape
     given, wanted = tokens[..., :-1], tokens[..., 1:]
@@ -62,23 +68,23 @@ def losses(weights: Stacked, tokens: Tensor) -> Tensor:
     for layer in range(LAYERS):
         x = x + _attention(weights, layer, x, batch)
         inner = functional.gelu(torch.bmm(_norm(x, weights[f"{layer}.norm_inner"]), weights[f"{layer}.up"]))
-        x = x + torch.bmm(inner, weights[f"{layer}.down"])
+        x = cut(layer, x + torch.bmm(inner, weights[f"{layer}.down"]))
     logits = torch.bmm(_norm(x, weights["norm"]), weights["head"])  # (R, B T, V)
     each = functional.cross_entropy(logits.flatten(0, 1), wanted.reshape(-1), reduction="none")
     return each.view(replicas, -1).mean(dim=1)
 
 
 def _attention(weights: Stacked, layer: int, x: Tensor, batch: int) -> Tensor:
-    replicas, rows, _ = x.shape
+    replicas, rows, width = x.shape
     normed = _norm(x, weights[f"{layer}.norm_attention"])
     query, key, value = (
         torch.bmm(normed, weights[f"{layer}.{name}"])
-        .view(replicas * batch, rows // batch, HEADS, WIDTH // HEADS)
+        .view(replicas * batch, rows // batch, HEADS, width // HEADS)
         .transpose(1, 2)
         for name in ("query", "key", "value")
     )
     mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-    return torch.bmm(mixed.transpose(1, 2).reshape(replicas, rows, WIDTH), weights[f"{layer}.out"])
+    return torch.bmm(mixed.transpose(1, 2).reshape(replicas, rows, width), weights[f"{layer}.out"])
 
 
 def _norm(x: Tensor, scale: Tensor) -> Tensor:
@@ -99,11 +105,17 @@ class Replicas:
     """``count`` replicas of ``weights``, each with its AdamW. ``replica(r)`` returns views of the weights."""
 
     def __init__(
-        self, weights: Mapping[str, Tensor], count: int, *, learning_rate: float, steps: int | None = None
+        self,
+        weights: Mapping[str, Tensor],
+        count: int,
+        *,
+        learning_rate: float,
+        steps: int | None = None,
+        cut: Cut = uncut,
     ) -> None:
         """The learning rate decays over ``steps``, or never."""
         self.count = count
-        self._rate, self._decay_steps = learning_rate, steps
+        self._rate, self._decay_steps, self._cut = learning_rate, steps, cut
         self._weights = {
             name: tensor.expand(count, *tensor.shape).clone().requires_grad_() for name, tensor in weights.items()
         }
@@ -122,7 +134,7 @@ class Replicas:
         kept = [(tensor, tensor[list(away)].clone()) for tensor in self._rows()] if away else []
         for group in self._adamw.param_groups:
             group["lr"] = self._rate * rate_share(self._steps, self._decay_steps)
-        losses(self._weights, tokens).sum().backward()  # type: ignore[no-untyped-call]  # torch
+        losses(self._weights, tokens, self._cut).sum().backward()  # type: ignore[no-untyped-call]  # torch
         gradients = [tensor.grad for tensor in self._weights.values() if tensor.grad is not None]
         squares = sum(gradient.flatten(1).square().sum(dim=1) for gradient in gradients)
         scale = (CLIP / torch.as_tensor(squares).sqrt().clamp_min(1e-12)).clamp_max(1.0)  # (R,)
@@ -141,6 +153,6 @@ class Replicas:
 
 
 @torch.no_grad()
-def held_out_loss(weights: Mapping[str, Tensor], documents: Tensor) -> float:
+def held_out_loss(weights: Mapping[str, Tensor], documents: Tensor, cut: Cut = uncut) -> float:
     """Returns the loss of one replica's weights on ``documents`` (N, TOKENS)."""
-    return float(losses({name: tensor[None] for name, tensor in weights.items()}, documents[None]))
+    return float(losses({name: tensor[None] for name, tensor in weights.items()}, documents[None], cut))

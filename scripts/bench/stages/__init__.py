@@ -1,0 +1,1 @@
+"""One model in stages over several machines: what it should cost, by arithmetic, and its schedule."""

@@ -1,0 +1,53 @@
+"""When the passes of a model in stages run, by arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scripts.bench.common.published_shapes import SHAPES
+from scripts.bench.stages.expected import LAN, PROCESSOR, Round, Training, layers_by_time, main, sizes_of, trained
+from scripts.bench.stages.schedule import StageSeconds, best_timeline, ring, timeline
+from scripts.experiments.harness.crossings import Crosses
+
+SECONDS = st.floats(min_value=0.01, max_value=3.0)
+STAGES = st.lists(st.builds(StageSeconds, SECONDS, SECONDS), min_size=1, max_size=4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(STAGES, SECONDS, SECONDS, st.integers(1, 9), st.integers(1, 9), st.sampled_from([0.0, 0.5]))
+def test_every_machine_computes_all_of_its_work_and_holds_no_more_than_were_begun(
+    stages: list[StageSeconds], turn: float, sent: float, count: int, begun: int, delay: float
+) -> None:
+    chain = ring(stages, turn, sent)
+    found = timeline(chain, count, begun, delay)
+    of_owner = stages[0].forward + stages[0].backward + turn
+    work = [of_owner, *(each.forward + each.backward for each in stages[1:])]
+    for seconds, idle in zip(work, found.idle, strict=True):
+        assert (1 - idle) * found.seconds == pytest.approx(count * seconds)
+    assert max(found.held) <= min(begun, count)
+    messages = 2 * len(stages) if len(stages) > 1 else 0
+    assert found.seconds >= sum(work) + messages * (sent + delay) - 1e-9  # the chain of the first
+    if begun == 1:
+        assert found.seconds == pytest.approx(count * (sum(work) + messages * (sent + delay)))
+
+
+def test_equal_machines_without_messages_wait_hardly_longer_than_by_1f1b() -> None:
+    for machines in (1, 2, 3, 4):
+        found = best_timeline(ring([StageSeconds(1, 2)] * machines, 0.0, 0.0), 16, 4 * machines)
+        assert found.seconds <= 1.1 * 3 * (16 + machines - 1)
+
+
+def test_layers_follow_speed_and_none_is_lost() -> None:
+    training, a_round = Training(sizes_of("Qwen2.5-0.5B"), whole=False), Round(32, 4, 128, 256)
+    for speeds in ([1.0], [1.0, 1.0, 1.0], [3.0, 1.0], [1.0, 4.0, 2.0]):
+        held = layers_by_time(training, a_round, speeds)
+        assert sum(held) == SHAPES["Qwen2.5-0.5B"]["num_hidden_layers"]
+    assert trained(training, a_round, PROCESSOR, LAN, Crosses("exact"), [3.0, 1.0]).seconds > 0
+
+
+def test_arithmetic_prints_a_table_for_every_question(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--machines", "2", "--groups", "4"])
+    tables = capsys.readouterr().out.strip().split("\n\n")
+    assert len(tables) == 6 and all(len(each.splitlines()) > 3 for each in tables)
