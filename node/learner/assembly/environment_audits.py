@@ -14,6 +14,7 @@ from node.environments.audited import is_replayable, note_audit
 from node.environments.conversation import ConversationTask, single_answers
 from node.events import Event, Fault
 from node.tasks.task import Task
+from protocol.errors import StorageError
 
 log = logging.getLogger(__name__)
 CLOSE_SECONDS: Final = 10.0  # an audit takes a few as a rule, and its process ends by itself in any case
@@ -60,9 +61,12 @@ class EnvironmentAudits:
 
 def audit_fault(task: ConversationTask, section: TasksSection, records: Path) -> str | None:
     """Returns what an audit of ``task`` finds first, or None. What passed before, by the file of ``records``, is not
-    played again."""
+    played again; where that file cannot be written, the next start plays it once more."""
     if is_replayable(records, task):
         return None
     found = audit(section, task.name)
-    note_audit(records, found)
+    try:
+        note_audit(records, found)
+    except StorageError as error:
+        log.warning("the audit of %s is not kept: %s", task.name, error)
     return next(iter((*found.differs, *found.faults)), None)

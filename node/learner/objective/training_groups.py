@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -93,15 +94,16 @@ def foreign_training_group(
     capability_ratio: float = 1.0,
     is_canonical: Callable[[Completion], bool] = lambda completion: True,
     played: Sequence[Played] = (),
+    by_tools: bool = False,
 ) -> TrainingGroup:
     """Returns a checked foreign group in the learner's own tokens.
 
-    ``played`` is what conversations led to here, which is what their actions are learnt after. ``success`` is V_θ of
-    the prompt's class, ``capability_ratio`` κ for advantages by capability, ``context`` the number of the model's
-    positions, ``max_new_tokens`` the task's limit, which holds for our own tokens of each turn. A completion that the
-    own tokenizer cannot write, or that does not fit the context, is left out, but its reward counts in the group's
-    mean. The same holds for a completion whose claimed log-probabilities are impossible, unless ``unusable_logps``
-    takes it as text.
+    ``played`` is what conversations led to here, which is what their actions are learnt after; ``by_tools``: it is what
+    tools returned. ``success`` is V_θ of the prompt's class, ``capability_ratio`` κ for advantages by capability,
+    ``context`` the number of the model's positions, ``max_new_tokens`` the task's limit, which holds for our own tokens
+    of each turn. A completion that the own tokenizer cannot write, or that does not fit the context, is left out, but
+    its reward counts in the group's mean. The same holds for a completion whose claimed log-probabilities are
+    impossible, unless ``unusable_logps`` takes it as text.
 
     A completion that would be made likelier is left out, and its reason noted, unless it is worth copying: it
     ``is_canonical``, ended by itself, and is within the limit. Being right is not enough: what is copied is its every
@@ -128,7 +130,10 @@ def foreign_training_group(
         if not fine and section.research.unusable_logps == "drop":
             continue
         as_text = all_as_text or not fine
-        own = _in_own_tokens(completion, observations, tokens, same_tokenizer=not other_tokenizer, as_text=as_text)
+        replies = partial(tokens.reply_ids, of_tool=by_tools)
+        own = _in_own_tokens(
+            completion, observations, tokens, replies, same_tokenizer=not other_tokenizer, as_text=as_text
+        )
         if own is None or len(prompt_ids) + own.row_length > context:
             continue
         if each > 0:
@@ -177,7 +182,13 @@ def _not_worth_copying(
 
 
 def _in_own_tokens(
-    completion: Completion, observations: Sequence[str], tokens: TokenTable, *, same_tokenizer: bool, as_text: bool
+    completion: Completion,
+    observations: Sequence[str],
+    tokens: TokenTable,
+    replies: Callable[..., list[int]],
+    *,
+    same_tokenizer: bool,
+    as_text: bool,
 ) -> _OwnTokens | None:
     """Returns the completion as the own tokenizer cuts it, also where the generator has the same one: the sampled
     tokens may be others that stand for the same text. Of a conversation each action is cut and aligned for itself, with
@@ -192,7 +203,7 @@ def _in_own_tokens(
         if own is None:
             return None
         if place > 0 and ids:
-            observed.append((len(ids), tuple(tokens.reply_ids(observations[place - 1], after=ids[-1]))))
+            observed.append((len(ids), tuple(replies(observations[place - 1], after=ids[-1]))))
         end = turn.finish is FinishReason.STOP
         eos_id = int(turn.token_ids[-1]) if end and same_tokenizer else tokens.eos_id
         ids += [*own[0], *([eos_id] if end else [])]

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from node.configuration import LearnerSection, ObjectiveSection
+from node.configuration import LearnerSection, ObjectiveSection, TasksSection
+from node.environments.audit import Audit
 from node.environments.conversation import ConversationTask, transcript
 from node.events import Fault, ForeignGroups, Samples
+from node.learner.assembly import environment_audits
 from node.learner.assembly.environment_audits import EnvironmentAudits
 from node.learner.foreign.candidates import as_scored
 from node.learner.objective.advantages import AdvantageRule
@@ -281,6 +283,16 @@ def test_environment_is_shared_once_it_has_passed_its_audit_and_one_that_fails_i
     assert set(audits.shared) == {"find", "first"}
     assert [(event.kind, event.round, event.fatal) for event in events] == [("environment_not_shared", 7, False)]
     assert "leaky" in events[0].detail
+
+
+def test_audit_whose_record_cannot_be_written_counts_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = Audit("find", FIND.config_hash.hex(), 1, 2, (), (), 0.0, 1.0, 1, 100)
+    monkeypatch.setattr(environment_audits, "audit", lambda section, name: found)
+    records = tmp_path / "no folder" / "audits.json"
+    assert environment_audits.audit_fault(FIND, TasksSection(), records) is None
+    assert "is not kept" in caplog.text
 
 
 def test_environment_that_is_not_shared_is_trained_on_alone(swarm: MemorySwarm) -> None:
