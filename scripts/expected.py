@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +24,7 @@ from node.report.expected_curves import ExpectedCurve, bands, window_means
 from node.report.facts import RunFacts, run_facts
 from protocol.errors import ConfigurationError
 from scripts import REPOSITORY
+from scripts.bench.common.processes import LISTEN, STARLING, quiet_environment
 from scripts.experiments.reports.plots import Line, line_plot
 
 MODELS: Final = ("wren", "robin", "finch")
@@ -80,14 +80,11 @@ def run_alone(home: Path, model: str, seed: int, rounds: int) -> None:
 
     Raises ``SystemExit`` with what it printed last where it fails.
     """
-    settings = {
-        "rounds": rounds, "seed": seed, "name": NAME,
-        "swarm.listen": "/ip4/127.0.0.1/tcp/0", "swarm.lan_discovery": False, "api.port": 0,
-    }  # fmt: skip
+    settings = {"rounds": rounds, "seed": seed, "name": NAME, "swarm.listen": LISTEN, "api.port": 0}
     flags = [flag for key, value in settings.items() for flag in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "node.cli.main", "up", "--home", str(home), "--model", model, *flags]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    command = [*STARLING, "up", "--home", str(home), "--model", model, *flags]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    ended = subprocess.run(command, env=quiet_environment(), **pipes)
     if ended.returncode:
         raise SystemExit(f"the node ended with code {ended.returncode}; it printed last:\n{ended.stdout[-LAST_WORDS:]}")
 

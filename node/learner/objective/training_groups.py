@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -130,9 +129,8 @@ def foreign_training_group(
         if not fine and section.research.unusable_logps == "drop":
             continue
         as_text = all_as_text or not fine
-        replies = partial(tokens.reply_ids, of_tool=by_tools)
         own = _in_own_tokens(
-            completion, observations, tokens, replies, same_tokenizer=not other_tokenizer, as_text=as_text
+            completion, observations, tokens, by_tools=by_tools, same_tokenizer=not other_tokenizer, as_text=as_text
         )
         if own is None or len(prompt_ids) + own.row_length > context:
             continue
@@ -185,8 +183,8 @@ def _in_own_tokens(
     completion: Completion,
     observations: Sequence[str],
     tokens: TokenTable,
-    replies: Callable[..., list[int]],
     *,
+    by_tools: bool,
     same_tokenizer: bool,
     as_text: bool,
 ) -> _OwnTokens | None:
@@ -203,7 +201,8 @@ def _in_own_tokens(
         if own is None:
             return None
         if place > 0 and ids:
-            observed.append((len(ids), tuple(replies(observations[place - 1], after=ids[-1]))))
+            heard = tokens.reply_ids(observations[place - 1], after=ids[-1], of_tool=by_tools)
+            observed.append((len(ids), tuple(heard)))
         end = turn.finish is FinishReason.STOP
         eos_id = int(turn.token_ids[-1]) if end and same_tokenizer else tokens.eos_id
         ids += [*own[0], *([eos_id] if end else [])]
