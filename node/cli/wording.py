@@ -333,6 +333,7 @@ def _swarm_facts(status: NodeStatus) -> dict[str, str]:
         "groups": f"since the swarm process started {swarm.groups_announced} announced while a peer was connected, "
         f"{swarm.groups_fetched} fetched by peers",
         "alone": one_line(swarm.alone_because or "", 600),
+        "not met": "" if swarm.alone_because else one_line(swarm.other_swarm or "", 600),
         "reach": "\n".join(reach_lines(swarm)),
         "address": "\n".join(map(printable, swarm.addresses)),
     }

@@ -296,6 +296,7 @@ def test_what_may_quote_a_peer_is_escaped_before_anybody_reads_it() -> None:
     lonely = msgspec.structs.replace(ROUND, alone_because=hostile, reward_by_task={})
     shown = encode_event(escaped_event(fault)) + encode_event(escaped_event(lonely))
     shown += msgspec.json.encode(escaped_swarm_status(msgspec.structs.replace(SWARM, alone_because=hostile)))
+    shown += msgspec.json.encode(escaped_swarm_status(msgspec.structs.replace(SWARM, other_swarm=hostile)))
     assert not any(mark in shown.decode() for mark in ("\x1b", "\\u001b", "\u202e", "\\n"))
     assert escaped_event(ROUND) is ROUND and escaped_swarm_status(SWARM) is SWARM
 
