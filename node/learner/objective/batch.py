@@ -36,6 +36,23 @@ class TrainingCompletion:
     as_text: bool = False  # without a behaviour policy: its ratio counts as 1
     segments: tuple[Segment, ...] = ()  # which versions of the policy sampled it; own completions only
     observed: Observed = ()  # of a conversation
+    anew: tuple[int, ...] = ()  # of ``observed``, the places where a new row begins: these ids are its prompt
+
+    def rows(self, prompt_ids: tuple[int, ...]) -> list[tuple[tuple[int, ...], TrainingCompletion]]:
+        """Returns the rows of a completion after ``prompt_ids``, each a completion of its own, with their prompts."""
+        if not self.anew:
+            return [(prompt_ids, self)]
+        ends = [*self.anew, len(self.token_ids)]
+        prompts = [prompt_ids, *(ids for place, ids in self.observed if place in self.anew)]
+        return [(prompt, self._part(*part)) for prompt, *part in zip(prompts, [0, *ends], ends, strict=False)]
+
+    def _part(self, begin: int, end: int) -> TrainingCompletion:
+        """Returns some of the actions; no span reaches over the end of one."""
+        spans = self.alignment.span_of_token[begin:end]
+        logps = self.alignment.behaviour_logps[spans[0] : spans[-1] + 1]
+        heard = tuple((place - begin, ids) for place, ids in self.observed if begin < place < end)
+        alignment = Alignment(spans - spans[0], logps, 0)
+        return replace(self, token_ids=self.token_ids[begin:end], alignment=alignment, observed=heard, anew=())
 
     @property
     def row_length(self) -> int:
@@ -101,10 +118,23 @@ def merged(completions: Iterable[TrainingCompletion]) -> tuple[TrainingCompletio
     found: dict[tuple[Hashable, ...], TrainingCompletion] = {}
     for each in completions:
         shape = each.alignment.span_of_token.tobytes()
-        key = each.token_ids.tobytes(), shape, each.advantage, each.reward, each.as_text, each.segments, each.observed
+        heard = each.observed, each.anew
+        key = each.token_ids.tobytes(), shape, each.advantage, each.reward, each.as_text, each.segments, heard
         before = found.get(key)
         found[key] = each if before is None else replace(before, count=before.count + each.count)
     return tuple(found.values())
+
+
+def one_row_each(groups: Iterable[TrainingGroup]) -> list[TrainingGroup]:
+    """Returns the groups so that each completion is one row after its group's prompt: further rows of conversations
+    that were written again are groups of their own."""
+    found: list[TrainingGroup] = []
+    for group in groups:
+        by_prompt: dict[tuple[int, ...], list[TrainingCompletion]] = {group.prompt_ids: []}
+        for prompt, row in (each for completion in group.completions for each in completion.rows(group.prompt_ids)):
+            by_prompt.setdefault(prompt, []).append(row)
+        found += [replace(group, prompt_ids=prompt, completions=tuple(rows)) for prompt, rows in by_prompt.items()]
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,6 +30,7 @@ from node.learner.objective.alignment import Alignment, align, joined, text_alig
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup, merged
 from node.learner.objective.weights import CORRECTIONS
 from node.policy.tokens import TokenTable
+from node.tasks.task import Prompt
 from protocol.rollouts import Completion, FinishReason, Group
 
 VOCABULARY_NATS: Final = 18 * math.log(2)
@@ -71,6 +72,7 @@ def own_training_group(
             reward=float(reward),
             segments=sample.segments,
             observed=sample.observed,
+            anew=sample.anew,
         )
         for sample, reward, advantage in zip(rollout.samples, rewards, advantages, strict=True)
         if (advantage != 0 or section.kl_weight > 0) and len(sample.token_ids) > 0
@@ -93,12 +95,12 @@ def foreign_training_group(
     capability_ratio: float = 1.0,
     is_canonical: Callable[[Completion], bool] = lambda completion: True,
     played: Sequence[Played] = (),
-    by_tools: bool = False,
+    asked: Prompt | None = None,
 ) -> TrainingGroup:
     """Returns a checked foreign group in the learner's own tokens.
 
-    ``played`` is what conversations led to here, which is what their actions are learnt after; ``by_tools``: it is what
-    tools returned. ``success`` is V_θ of the prompt's class, ``capability_ratio`` κ for advantages by capability,
+    ``played`` is what conversations led to here, which is what their actions are learnt after; they began with
+    ``asked``. ``success`` is V_θ of the prompt's class, ``capability_ratio`` κ for advantages by capability,
     ``context`` the number of the model's positions, ``max_new_tokens`` the task's limit, which holds for our own tokens
     of each turn. A completion that the own tokenizer cannot write, or that does not fit the context, is left out, but
     its reward counts in the group's mean. The same holds for a completion whose claimed log-probabilities are
@@ -130,9 +132,9 @@ def foreign_training_group(
             continue
         as_text = all_as_text or not fine
         own = _in_own_tokens(
-            completion, observations, tokens, by_tools=by_tools, same_tokenizer=not other_tokenizer, as_text=as_text
+            completion, observations, tokens, asked=asked, same_tokenizer=not other_tokenizer, as_text=as_text
         )
-        if own is None or len(prompt_ids) + own.row_length > context:
+        if own is None or own.longest_row(len(prompt_ids)) > context:
             continue
         if each > 0:
             because = _not_worth_copying(completion, own.longest_turn, max_new_tokens, is_canonical)
@@ -148,7 +150,7 @@ def foreign_training_group(
             completions.append(
                 TrainingCompletion(
                     own.ids, own.alignment, float(each), peer,
-                    reward=float(reward), as_text=as_text, observed=own.observed,
+                    reward=float(reward), as_text=as_text, observed=own.observed, anew=own.anew,
                 )
             )  # fmt: skip
     unusable = len(usable) - sum(usable)
@@ -162,11 +164,17 @@ class _OwnTokens:
     ids: NDArray[np.int64]  # (T,), with end-of-sequence where the generator sampled it
     alignment: Alignment | None  # None: nothing can be aligned
     observed: Observed
+    anew: tuple[int, ...]
     longest_turn: int  # tokens
 
-    @property
-    def row_length(self) -> int:
-        return len(self.ids) + sum(len(ids) for _, ids in self.observed)
+    def longest_row(self, prompt_tokens: int) -> int:
+        """Returns the most tokens that the model has before it, after a prompt of so many."""
+        before, longest, place = prompt_tokens, 0, 0
+        for at, ids in (*self.observed, (len(self.ids), ())):
+            before += at - place
+            longest, place = max(longest, before), at
+            before = len(ids) + (0 if at in self.anew else before)
+        return longest
 
 
 def _not_worth_copying(
@@ -184,7 +192,7 @@ def _in_own_tokens(
     observations: Sequence[str],
     tokens: TokenTable,
     *,
-    by_tools: bool,
+    asked: Prompt | None,
     same_tokenizer: bool,
     as_text: bool,
 ) -> _OwnTokens | None:
@@ -195,14 +203,18 @@ def _in_own_tokens(
     ids: list[int] = []
     alignments: list[Alignment | None] = []
     observed: list[tuple[int, tuple[int, ...]]] = []
+    anew: list[int] = []
+    said: list[str] = []
     longest = 0
     for place, turn in enumerate(completion.turns()):
         own = tokens.tokenize_completion(turn.text)
         if own is None:
             return None
         if place > 0 and ids:
-            heard = tokens.reply_ids(observations[place - 1], after=ids[-1], of_tool=by_tools)
-            observed.append((len(ids), tuple(heard)))
+            assert asked is not None
+            heard, written_again = tokens.heard_ids(asked.text, asked.tools, said, after=ids[-1])
+            observed.append((len(ids), heard))
+            anew += [len(ids)] if written_again else []
         end = turn.finish is FinishReason.STOP
         eos_id = int(turn.token_ids[-1]) if end and same_tokenizer else tokens.eos_id
         ids += [*own[0], *([eos_id] if end else [])]
@@ -212,4 +224,5 @@ def _in_own_tokens(
             alignments.append(text_alignment(len(own_bytes)) if len(own_bytes) else None)
         else:
             alignments.append(align(own_bytes, turn.token_bytes, turn.logps, end_of_sequence=end))
-    return _OwnTokens(np.array(ids, dtype=np.int64), joined(alignments), tuple(observed), longest)
+        said += [turn.text.decode("utf-8", "replace"), *observations[place : place + 1]]
+    return _OwnTokens(np.array(ids, dtype=np.int64), joined(alignments), tuple(observed), tuple(anew), longest)
