@@ -37,6 +37,14 @@ class TrainingCompletion:
     segments: tuple[Segment, ...] = ()  # which versions of the policy sampled it; own completions only
     observed: Observed = ()  # of a conversation
     anew: tuple[int, ...] = ()  # of ``observed``, the places where a new row begins: these ids are its prompt
+    turn_advantages: tuple[float, ...] = ()  # of each action, where these differ: ``advantage`` is the mean of |A| then
+
+    @property
+    def token_advantages(self) -> NDArray[np.float64]:
+        """The advantage of each token, (T,)."""
+        if not self.turn_advantages:
+            return np.full(len(self.token_ids), self.advantage)
+        return by_token(self.turn_advantages, self.observed, len(self.token_ids))
 
     def rows(self, prompt_ids: tuple[int, ...]) -> list[tuple[tuple[int, ...], TrainingCompletion]]:
         """Returns the rows of a completion after ``prompt_ids``, each a completion of its own, with their prompts."""
@@ -52,7 +60,10 @@ class TrainingCompletion:
         logps = self.alignment.behaviour_logps[spans[0] : spans[-1] + 1]
         heard = tuple((place - begin, ids) for place, ids in self.observed if begin < place < end)
         alignment = Alignment(spans - spans[0], logps, 0)
-        return replace(self, token_ids=self.token_ids[begin:end], alignment=alignment, observed=heard, anew=())
+        first = sum(place <= begin for place, _ in self.observed)
+        of_turns = self.turn_advantages[first : first + len(heard) + 1]
+        ids = self.token_ids[begin:end]
+        return replace(self, token_ids=ids, alignment=alignment, observed=heard, anew=(), turn_advantages=of_turns)
 
     @property
     def row_length(self) -> int:
@@ -110,6 +121,12 @@ class TrainingGroup:
         return any(c.advantage != 0 for c in self.completions)
 
 
+def by_token(of_turns: Sequence[float], observed: Observed, tokens: int) -> NDArray[np.float64]:
+    """Returns what each action has for each of its tokens, (T,)."""
+    ends = [*(place for place, _ in observed), tokens]
+    return np.repeat(np.array(of_turns, dtype=np.float64), np.diff([0, *ends]))
+
+
 def merged(completions: Iterable[TrainingCompletion]) -> tuple[TrainingCompletion, ...]:
     """Returns equal completions that the same weights sampled as one, with their ``count``.
 
@@ -118,7 +135,7 @@ def merged(completions: Iterable[TrainingCompletion]) -> tuple[TrainingCompletio
     found: dict[tuple[Hashable, ...], TrainingCompletion] = {}
     for each in completions:
         shape = each.alignment.span_of_token.tobytes()
-        heard = each.observed, each.anew
+        heard = each.observed, each.anew, each.turn_advantages
         key = each.token_ids.tobytes(), shape, each.advantage, each.reward, each.as_text, each.segments, heard
         before = found.get(key)
         found[key] = each if before is None else replace(before, count=before.count + each.count)
@@ -144,7 +161,8 @@ class RaggedSpans:
     span_of_token: Tensor  # (N,) int64
     sequence_of_span: Tensor  # (S,) int64
     behaviour_logps: Tensor  # (S,)
-    advantages: Tensor  # (B,)
+    advantages: Tensor  # (B,); the mean of |A| where tokens differ
+    token_advantages: Tensor  # (N,)
     foreign: Tensor  # (B,) bool
     as_text: Tensor  # (B,) bool
     counts: Tensor  # (B,) how often each completion counts
@@ -181,6 +199,7 @@ class RaggedSpans:
             sent(torch.from_numpy(np.repeat(np.arange(len(completions)), counts)), device),
             sent(behaviour.to(dtype), device),
             column([c.advantage for c in completions]),
+            sent(torch.from_numpy(np.concatenate([c.token_advantages for c in completions])).to(dtype), device),
             flags([c.foreign for c in completions]),
             flags([c.as_text for c in completions]),
             column([c.count for c in completions]),

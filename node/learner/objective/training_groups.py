@@ -22,12 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.configuration import ObjectiveSection
-from node.engines.engine import Observed
+from node.engines.engine import Observed, Sample
 from node.environments.conversation import Played
 from node.learner.generation.own_rollouts import Rollout
-from node.learner.objective.advantages import AdvantageRule, capability_advantages, learner_relative_advantages
+from node.learner.objective.advantages import (
+    AdvantageRule,
+    capability_advantages,
+    learner_relative_advantages,
+    turn_advantages,
+)
 from node.learner.objective.alignment import Alignment, align, joined, text_alignment, token_alignment
-from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup, merged
+from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup, by_token, merged
 from node.learner.objective.weights import CORRECTIONS
 from node.policy.tokens import TokenTable
 from node.tasks.task import Prompt
@@ -62,7 +67,11 @@ def own_training_group(
     rollout: Rollout, rewards: Sequence[float], section: ObjectiveSection, rule: AdvantageRule
 ) -> TrainingGroup:
     """Returns an own group with the advantages of ``rule``; its behaviour is what the engine recorded."""
-    advantages = rule(np.array(rewards, dtype=np.float32))
+    by_turn: Sequence[tuple[float, ...]] = [()] * len(rewards)
+    if rule.method == "turn" and rollout.conversed is not None:
+        advantages, by_turn = _of_turns(rollout.samples, rollout.conversed.played)
+    else:
+        advantages = rule(np.array(rewards, dtype=np.float32))
     completions = tuple(
         TrainingCompletion(
             sample.token_ids,
@@ -73,11 +82,27 @@ def own_training_group(
             segments=sample.segments,
             observed=sample.observed,
             anew=sample.anew,
+            turn_advantages=of_turns,
         )
-        for sample, reward, advantage in zip(rollout.samples, rewards, advantages, strict=True)
+        for sample, reward, advantage, of_turns in zip(rollout.samples, rewards, advantages, by_turn, strict=True)
         if (advantage != 0 or section.kl_weight > 0) and len(sample.token_ids) > 0
     )
     return TrainingGroup(rollout.prompt_ids, merged(completions), rollout.tokens, len(rollout.samples))
+
+
+def _of_turns(
+    samples: Sequence[Sample], played: Sequence[Played | None]
+) -> tuple[NDArray[np.float32], list[tuple[float, ...]]]:
+    """Returns of each conversation the mean over its tokens of |A|, (G,), and the advantages of its actions. One whose
+    environment failed has earned nothing."""
+    turns = [len(sample.observed) + 1 for sample in samples]
+    found = turn_advantages([() if each is None else each.turn_rewards for each in played], max(turns))
+    by_turn = [tuple(row[:own].tolist()) for row, own in zip(found, turns, strict=True)]
+    means = [
+        float(np.abs(by_token(of_turns, sample.observed, len(sample.token_ids))).mean())
+        for of_turns, sample in zip(by_turn, samples, strict=True)
+    ]
+    return np.array(means, dtype=np.float32), by_turn
 
 
 def foreign_training_group(

@@ -215,7 +215,14 @@ def influenced(groups: Iterable[TrainingGroup]) -> list[TrainingGroup]:
 
 
 def _influenced(group: TrainingGroup) -> TrainingGroup:
-    scaled = tuple(replace(c, advantage=c.advantage * group.influence) for c in group.completions)
+    scaled = tuple(
+        replace(
+            each,
+            advantage=each.advantage * group.influence,
+            turn_advantages=tuple(of_turn * group.influence for of_turn in each.turn_advantages),
+        )
+        for each in group.completions
+    )
     return replace(group, completions=scaled if group.influence > 0 else ())
 
 
