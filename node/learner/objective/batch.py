@@ -194,12 +194,13 @@ class RaggedSpans:
             return sent(torch.tensor(values, dtype=torch.bool), device)
 
         behaviour = torch.from_numpy(np.concatenate([c.alignment.behaviour_logps for c in completions]))
+        credited = np.concatenate([c.token_advantages for c in completions])
         return cls(
             sent(torch.from_numpy(span_of_token), device),
             sent(torch.from_numpy(np.repeat(np.arange(len(completions)), counts)), device),
             sent(behaviour.to(dtype), device),
             column([c.advantage for c in completions]),
-            sent(torch.from_numpy(np.concatenate([c.token_advantages for c in completions])).to(dtype), device),
+            sent(torch.from_numpy(credited.astype(np.float64 if dtype == torch.float64 else np.float32)), device),
             flags([c.foreign for c in completions]),
             flags([c.as_text for c in completions]),
             column([c.count for c in completions]),
