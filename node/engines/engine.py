@@ -46,6 +46,7 @@ class Sample:
     finish: FinishReason
     segments: tuple[Segment, ...]  # in order, at least one; T tokens together
     observed: Observed = ()  # between actions; nothing before the first token or after the last
+    anew: tuple[int, ...] = ()  # of ``observed``, the places whose ids are all that the model read from there on
 
     @property
     def oldest_version(self) -> int:

@@ -2,7 +2,9 @@
 
 A turn is one call of the engine for every episode that goes on, each from its own conversation so far, and one call of
 the scorer, which replays the actions and says what follows (``node.environments.conversation``). Ids are kept: the
-prompt is rendered once, sampled ids stay as they were sampled, and each observation is tokenized alone and appended.
+prompt is rendered once, sampled ids stay as they were sampled, and each observation is tokenized alone and appended. A
+chat template that writes earlier turns differently, such as one that leaves their thoughts out, cannot be extended so:
+there the model reads the conversation as the template writes it, and what follows is a new sample to learn from.
 An episode ends when its environment says so, after ``max_turns``, when the next observation leaves no room for an
 action in the model's context, or when its environment fails, which earns 0 and is counted. One that is cut off has what
 its environment gives it until then.
@@ -21,6 +23,7 @@ from node.environments.conversation import Played, as_read, transcript
 from node.learner.generation.own_rollouts import RewardScorer, Rollout
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores, ScoringFault
+from node.tasks.task import Prompt
 
 
 @dataclass(slots=True, eq=False)
@@ -28,10 +31,11 @@ class _Episode:
     """One episode while it runs."""
 
     row: list[int]  # the conversation so far, prompt included
-    by_tools: bool  # observations are what tools returned
+    prompt: Prompt
     samples: list[Sample]  # of each turn
     actions: list[str] = field(default_factory=list)
     observed: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    anew: list[int] = field(default_factory=list)  # as ``Sample`` has it
     played: Played | None = None  # what followed the actions, once they are scored
     reward: float = 0.0
     fault: ScoringFault | None = None
@@ -44,14 +48,20 @@ class _Episode:
         self.row += ids
         self.actions.append(tokens.text_of(ids).decode("utf-8", "replace"))
 
-    def told(self, observation: str | None, tokens: TokenTable, context: int) -> None:
+    def told(self, played: Played | None, tokens: TokenTable, context: int) -> None:
         """Takes what follows the last action; None: nothing does."""
-        ids = None if observation is None else tokens.reply_ids(observation, after=self.row[-1], of_tool=self.by_tools)
-        if ids is None or len(self.row) + len(ids) >= context:
-            self.ended = True
+        self.played, self.ended = played, True
+        if played is None or not played.goes_on:
             return
-        self.observed.append((sum(len(each.token_ids) for each in self.samples), tuple(ids)))
-        self.row += ids
+        said = [each for turn in zip(self.actions, played.observations, strict=True) for each in turn]
+        ids, anew = tokens.heard_ids(self.prompt.text, self.prompt.tools, said, after=self.row[-1])
+        row = [*(() if anew else self.row), *ids]
+        if len(row) >= context:
+            return
+        place = sum(len(each.token_ids) for each in self.samples)
+        self.row, self.ended = row, False
+        self.observed.append((place, ids))
+        self.anew += [place] if anew else []
 
     def sample(self) -> Sample:
         """Returns all actions as one sample."""
@@ -66,6 +76,7 @@ class _Episode:
             self.samples[-1].finish,
             tuple(segments),
             tuple(self.observed),
+            tuple(self.anew),
         )
 
     def text(self) -> bytes:
@@ -118,7 +129,7 @@ class Conversing:
         return [self._whole(rollout, episodes) for (rollout, _), episodes in zip(begun, groups, strict=True)]
 
     def _begun(self, rollout: Rollout, sample: Sample) -> _Episode:
-        episode = _Episode(list(rollout.prompt_ids), bool(rollout.prompt.tools), [])
+        episode = _Episode(list(rollout.prompt_ids), rollout.prompt, [])
         episode.acted(sample, self.tokens)
         return episode
 
@@ -131,8 +142,8 @@ class Conversing:
             played = scores.played or (None,) * len(episodes)
             columns = zip(episodes, scores.rewards, scores.faults, played, strict=True)
             for episode, reward, fault, each in columns:
-                episode.reward, episode.fault, episode.played = reward, fault, each
-                episode.told(each.next if each is not None else None, self.tokens, self.context)
+                episode.reward, episode.fault = reward, fault
+                episode.told(each, self.tokens, self.context)
 
     def _whole(self, rollout: Rollout, episodes: Sequence[_Episode]) -> Rollout:
         scores = Scores(
