@@ -53,11 +53,6 @@ class Played(msgspec.Struct, frozen=True):
     turn_rewards: tuple[float, ...]  # by how much the reward grew with each action
     goes_on: bool  # the model acts again
 
-    @property
-    def next(self) -> str | None:
-        """What is said to the model next; None once the episode has ended."""
-        return self.observations[-1] if self.goes_on else None
-
 
 class Exchange(msgspec.Struct, frozen=True):
     """One turn of a conversation, for people."""

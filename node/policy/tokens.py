@@ -13,6 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
@@ -40,6 +41,7 @@ from node.policy.model_files import tokenizer_file
 from protocol.errors import ConfigurationError
 
 FINGERPRINT_BYTES: Final = 16
+_MARK: Final = "\ue000"
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _LOSSY_DECODERS: Final = frozenset({"WordPiece", "BPEDecoder", "CTC"})
 _SHAPING_PARTS: Final = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # what determines text → ids
@@ -156,20 +158,22 @@ class TokenTable:
         Otherwise the ids are those of ``reply_ids`` for ``after``, and are appended.
 
         The conversation began with the prompt ``text``; ``said`` has what the model and its environment said after
-        that, in turn. Control tokens written in any of it stay text.
+        that, in turn. Control tokens written in any of it stay text. A template that raises for what the model or a
+        stranger said writes nothing, and the ids are appended.
         """
         if not self.extends:
-            before, now = (written_prompt(self._tokenizer, text, tools, each) for each in (said[:-2], said))
-            front, back = written_reply(self._tokenizer, of_tool=bool(tools))
-            if now != f"{before}{said[-2]}{front}{said[-1]}{back}":
-                return tuple(self._ids_written_again(text, tools, said)), True
+            with suppress(ConfigurationError):
+                before, now = (written_prompt(self._tokenizer, text, tools, each) for each in (said[:-2], said))
+                front, back = written_reply(self._tokenizer, of_tool=bool(tools))
+                if now != f"{before}{said[-2]}{front}{said[-1]}{back}":
+                    return tuple(self._ids_written_again(text, tools, said)), True
         return tuple(self.reply_ids(said[-1], after=after, of_tool=bool(tools))), False
 
     def _ids_written_again(self, text: str, tools: Sequence[Tool], said: Sequence[str]) -> list[int]:
-        """Returns a conversation as the template writes it. Control tokens in its texts are kept from the template's
-        own by a character that none of them has."""
+        """Returns a conversation as the template writes it. Control tokens in its texts are told from the template's
+        own by a mark around them, which is longer than any run of its character there."""
         texts = [text, *said]
-        mark = next(chr(code) for code in range(0xE000, 0xF900) if not any(chr(code) in each for each in texts))
+        mark = _MARK * (1 + max((len(run) for each in texts for run in re.findall(f"{_MARK}+", each)), default=0))
         control = sorted(filter(None, self.names_of(self._special)), key=len, reverse=True)
         written_out = re.compile("|".join(map(re.escape, control)) or "(?!)")
         first, *rest = (written_out.sub(lambda m: f"{mark}{control.index(m[0])}{mark}", each) for each in texts)

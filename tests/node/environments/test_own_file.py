@@ -43,7 +43,7 @@ def test_environment_of_the_page_plays_alike_again_and_its_example_earns_everyth
         assert first.fault is None
         assert difference(seed, actions, first, again) is None
     verdict = score_one(task, task.prompt(task.ref(3)), transcript(task.example(3) or []))
-    assert verdict.played is not None and (verdict.reward, verdict.fault, verdict.played.next) == (1.0, None, None)
+    assert verdict.played is not None and (verdict.reward, verdict.fault, verdict.played.goes_on) == (1.0, None, False)
     assert (sample(task, 3).conversation or ())[-1].done
 
 
