@@ -212,6 +212,19 @@ def test_groups_are_scored_side_by_side_and_returned_in_order(obeying: TasksSect
 
 
 @pytest.mark.processes
+def test_one_that_hangs_keeps_no_other_waiting_where_there_are_two_workers(obeying: TasksSection) -> None:
+    ref, ended = load_tasks(obeying)["rows"].ref(0), list[str]()
+    with Scorer(obeying.model_copy(update={"scoring_workers": 2})) as scorer:
+        scorer.score([(ref, ["fine"])] * 8)  # both workers have started
+        futures = [scorer.submit(ref, text) for text in ("sleep", "fine", "none", "fine")]
+        for text, future in zip(("sleep", "fine", "none", "fine"), futures, strict=True):
+            future.add_done_callback(lambda _, text=text: ended.append(text))
+        assert [faults_of(future.result()) for future in futures] == [["timeout"], [None], ["wrong_type"], [None]]
+        assert ended[-1] == "sleep"
+        assert scorer.fault_counts.total() == 2
+
+
+@pytest.mark.processes
 def test_a_worker_killed_between_jobs_is_replaced_at_the_next(obeying: TasksSection, scorer: Scorer) -> None:
     ref = load_tasks(obeying)["rows"].ref(0)
     assert scorer.score([(ref, ["fine"])]) == [Scores((0.5,), (None,))]
