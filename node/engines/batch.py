@@ -6,6 +6,10 @@ noticed at the next look; the tokens that it got meanwhile are dropped.
 
 Where the host looks at every token, and the decoder can, a pass also verifies guesses of what follows (``drafting``):
 then a look has one token of each row or more.
+
+A row of a conversation parts from the batch when its action has ended and keeps its keys and values. Once it is known
+what the model reads next, it comes back: the next pass of all computes these tokens too (as Sarathi-Serve mixes prompts
+with decoding, arXiv 2403.02310), and the row goes on. No row waits for another's environment.
 """
 
 from __future__ import annotations
@@ -22,14 +26,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.engines.complete_groups import CompleteGroups
-from node.engines.decoder import Decoder, Drafts, Past, Prefilled
+from node.engines.decoder import Decoder, Drafts, Parted, Prefilled
 from node.engines.drafting.row_drafts import Drafting, RowDrafts, Uniforms, verified
 from node.engines.draws import Draws
 from node.engines.resumption import SamplingStart
 from node.engines.step_threads import StepThreads
+from node.engines.turns import Continuation, RunningConversations
 from protocol.streams.engine_batches import HandOver, Sampled
 
-PREFILL_TOKENS: Final = 8192  # padded prompt tokens in one forward pass; bounds its activations
+PREFILL_TOKENS: Final = 8192  # padded prompt tokens, or those read between actions, in one pass; bounds activations
 
 Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]  # owner, id and log-probability of tokens
 
@@ -88,15 +93,19 @@ class Batch:
         drafting: Drafting | None = None,
         most_positions: int = 0,
         hand_over: HandOver | None = None,
-        pasts: Sequence[Past | None] = (),
+        conversations: RunningConversations | None = None,
+        longest_completion: int = 0,
     ) -> None:
         """With ``drafting``, a pass has at most ``most_positions`` tokens; it needs a look at every token.
-        ``hand_over``, which needs ``groups``, gets the completions of a group as soon as it is complete. ``pasts``: one
-        for each start, or none at all; of completions of conversations, ``kept`` has the next ones."""
+        ``hand_over``, which needs ``groups``, gets the completions of a group as soon as it is complete.
+        ``conversations`` need a decoder whose rows may part. ``longest_completion``: the number of tokens after its
+        start for which each row has room at first, if that is more than the starts' limits."""
         self._decoder, self._starts, self._groups = decoder, starts, groups
         self._hand_over = hand_over
-        self._pasts = pasts or [None] * len(starts)
-        self.kept: dict[int, Past] = {}  # by completion: the keys and values at its end
+        self._conversations = conversations
+        self._parted: dict[int, Parted] = {}  # by completion
+        self._returning: deque[tuple[int, Continuation]] = deque()  # of those parted
+        self.longest_completion = longest_completion  # that a row has come to have room for
         self._drafting, self._most_positions = drafting, most_positions
         self._row_drafts: RowDrafts | None = None
         self._drafts: Drafts | None = None  # of the latest pass
@@ -108,7 +117,6 @@ class Batch:
         self._sampled = np.zeros(rows, dtype=np.int64)  # tokens that each row has
         self._remaining = np.zeros(rows, dtype=np.int64)  # tokens that each row may still have
         self._present = 0
-        self._kept_bytes = 0  # -1: no more is kept
         # a start that more rows may continue: its index, its prefill, its index there
         self._half_joined: tuple[int, Prefilled[Any], int] | None = None
 
@@ -118,9 +126,9 @@ class Batch:
         history = _History()
         if self._groups is None or not self._groups.suffice():
             longest_prompt = max(len(start.prefix_ids) for start in self._starts)
-            longest_completion = max(start.limit for start in self._starts)
+            self.longest_completion = max(self.longest_completion, *(start.limit for start in self._starts))
             completions = [start.completions for start in self._starts]
-            self._decoder.begin(self._rows, completions, longest_prompt, longest_completion)
+            self._decoder.begin(self._rows, completions, longest_prompt, self.longest_completion)
             if self._drafting is not None:
                 self._row_drafts = RowDrafts(self._drafting, self._rows, self._most_positions, eos_ids)
             with self._threads.chosen():
@@ -130,24 +138,78 @@ class Batch:
     def _sample(self, draws: Draws, eos_ids: NDArray[np.int64], history: _History) -> None:
         logits: Tensor | None = None
         while True:
-            look = self._steps(self._admit(logits), draws)
-            survivors = self._keep(look, draws, eos_ids, history)
+            logits = self._admit(logits)
+            last = torch.empty(0, dtype=torch.int64)
+            if logits is not None:
+                look = self._steps(logits, draws)
+                survivors = self._keep(look, draws, eos_ids, history)
+                last = look.last if survivors is None else look.last[survivors]
+            if self._conversations is not None:
+                self._hear(self._conversations, nothing_joins=logits is None or not self._waiting)
             if self._groups is not None and self._groups.suffice():
                 return
-            if self._present:
-                logits = self._step(look.last if survivors is None else look.last[survivors], draws)
-            elif self._waiting:
+            if self._present or self._returning:
+                logits = self._step(last, draws)
+            elif self._waiting or self._parted:
                 logits = None
             else:
                 return
 
+    def _hear(self, conversations: RunningConversations, *, nothing_joins: bool) -> None:
+        """Takes what followed actions; waits for it where nothing else can be computed."""
+        over: list[int] = []
+        for completion, continuation in conversations.replies(
+            wait=nothing_joins and not self._present and not self._returning
+        ):
+            if continuation is None:
+                self._decoder.drop(self._parted.pop(completion))
+                over.append(completion)
+            else:
+                self._returning.append((completion, continuation))
+        if over and self._groups is not None:
+            self._groups.ended(np.array(over))
+
     def _step(self, last: Tensor, draws: Draws) -> Tensor:
-        if self._row_drafts is None:
-            with self._threads.step():
-                return self._decoder.step(last)
-        self._drafts = drafts = self._row_drafts.next_pass(self._remaining[: self._present], self._uniforms(draws))
-        with self._threads.step(self._row_drafts.length):
-            return self._decoder.step(last, drafts)
+        drafts: Drafts | None = None
+        length = 1.0
+        if self._row_drafts is not None and self._present:
+            drafts = self._row_drafts.next_pass(self._remaining[: self._present], self._uniforms(draws))
+            length = self._row_drafts.length
+        self._drafts = drafts
+        if not self._returning:
+            with self._threads.step(length):
+                return self._decoder.step(last, drafts)
+        newest, given = self._rejoin(drafts)
+        self._threads.before_prompts(self._present + len(given.tokens))
+        return self._decoder.step(torch.cat([last, newest]), given)
+
+    def _rejoin(self, drafts: Drafts | None) -> tuple[Tensor, Drafts]:
+        """Adds rows that come back, as many as one pass may hold. Returns their newest tokens, and the pass with what
+        they read. The guesses of the others are among that pass."""
+        counts = np.zeros(self._present, dtype=np.int64) if drafts is None else drafts.counts
+        back: list[tuple[int, Continuation]] = []
+        positions = 0
+        while self._returning and (not back or positions + len(self._returning[0][1].said) < PREFILL_TOKENS):
+            back.append(self._returning.popleft())
+            positions += 1 + len(back[-1][1].said)
+        parted = [self._parted.pop(completion) for completion, _ in back]
+        self._decoder.rejoin(parted, [1 + len(each.said) + each.limit for _, each in back])
+        for completion, each in back:
+            row = self._present
+            self._completion[row], self._sampled[row], self._remaining[row] = completion, each.drawn, each.limit
+            self._present += 1
+            self.longest_completion = max(self.longest_completion, len(each.row) + each.limit - self._begun(completion))
+            if self._row_drafts is not None:
+                self._row_drafts.joined(slice(row, row + 1), each.row)
+        said = [np.array(each.said, dtype=np.int64) for _, each in back]
+        tokens = said if drafts is None else [drafts.tokens, *said]
+        if drafts is not None:
+            self._drafts = replace(drafts, counts=np.pad(counts, (0, len(back))))
+        given = Drafts(np.concatenate(tokens), np.array([*counts, *map(len, said)]), len(back))
+        return torch.tensor([each.row[-1 - len(each.said)] for _, each in back]), given
+
+    def _begun(self, completion: int) -> int:
+        return len(self._starts[self._owners[completion]].prefix_ids)
 
     def _uniforms(self, draws: Draws) -> Uniforms:
         present = self._present
@@ -207,45 +269,57 @@ class Batch:
         self._sampled[:present] += look.taken
         if not ended.any():
             return None
+        over = ended
+        if self._conversations is not None:
+            acting = ended & self._conversations.converse[self._completion[:present]]
+            self._part(self._conversations, acting, look.taken - tokens, history)
+            over = ended & ~acting
         if self._groups is not None:
-            complete = self._groups.ended(self._completion[:present][ended])
+            complete = self._groups.ended(self._completion[:present][over])
             if self._hand_over is not None and len(complete):
                 for number, sampled in zip(complete.tolist(), history.taken(complete), strict=True):
                     self._hand_over(number, sampled)
-        return torch.from_numpy(self._release(ended)).to(look.last.device)
+        return torch.from_numpy(self._release(ended, over)).to(look.last.device)
 
-    def _release(self, ended: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Removes the ended rows. Returns the old index of each remaining row, in their new order."""
-        self._keep_pasts(np.flatnonzero(ended))
-        left = self._present - int(ended.sum())
-        holes = np.flatnonzero(ended[:left])
-        tails = left + np.flatnonzero(~ended[left:])
+    def _part(
+        self,
+        conversations: RunningConversations,
+        acting: NDArray[np.bool_],
+        beyond: NDArray[np.int64],
+        history: _History,
+    ) -> None:
+        """Rows ``acting`` have ended an action, ``beyond`` tokens ago: they are about to part."""
+        if not acting.any():
+            return
+        if (beyond[acting] > 0).any():
+            self._decoder.take_back(np.where(acting, beyond, 0))
+        rows = np.flatnonzero(acting)
+        rows = rows[np.argsort(self._completion[rows])]
+        completions = self._completion[rows]
+        parted = self._decoder.part(rows.tolist())
+        for completion, each, sampled in zip(completions.tolist(), parted, history.taken(completions), strict=True):
+            self._parted[completion] = each
+            conversations.acted(completion, *sampled)
+
+    def _release(self, left_out: NDArray[np.bool_], over: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Removes rows, of which those ``over`` do not come back. Returns the old index of each remaining row, in their
+        new order."""
+        left = self._present - int(left_out.sum())
+        holes = np.flatnonzero(left_out[:left])
+        tails = left + np.flatnonzero(~left_out[left:])
         order = np.arange(left)
         order[holes] = tails
         for array in (self._completion, self._sampled, self._remaining):
             array[:left] = array[order]
-        self._decoder.leave(np.flatnonzero(ended).tolist(), holes.tolist(), tails.tolist(), left)
+        self._decoder.leave(np.flatnonzero(over).tolist(), holes.tolist(), tails.tolist(), left)
         if self._row_drafts is not None:
             self._row_drafts.left(order)
         self._present = left
         return order
 
-    def _keep_pasts(self, ended: NDArray[np.int64]) -> None:
-        """Keeps keys and values of conversations, at most as many bytes as the batch itself takes."""
-        for row in ended.tolist():
-            completion = int(self._completion[row])
-            if self._starts[self._owners[completion]].conversation is None or self._kept_bytes < 0:
-                continue
-            past = self._decoder.past_of(row)
-            self._kept_bytes += 0 if past is None else past.nbytes
-            if past is None or self._kept_bytes > self._decoder.cache_bytes:
-                self._kept_bytes = -1  # no more
-                continue
-            self.kept[completion] = past
-
-    def _admit(self, logits: Tensor | None) -> Tensor:
-        """Adds waiting completions to the batch. Returns the logits of all rows in it."""
-        count = joining_count(self._present, len(self._waiting), self._rows)
+    def _admit(self, logits: Tensor | None) -> Tensor | None:
+        """Adds waiting completions to the batch. Returns the logits of all rows in it, None where there is no row."""
+        count = joining_count(self._present + len(self._parted), len(self._waiting), self._rows)
         parts = [] if logits is None else [logits]
         while count > 0:
             prefilled, which = self._prefill([self._waiting[place] for place in range(count)])
@@ -255,7 +329,7 @@ class Batch:
             parts.append(prefilled.logits[torch.tensor(which, device=prefilled.logits.device)])
             self._join(len(which))
             count -= len(which)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return parts[0] if len(parts) == 1 else torch.cat(parts) if parts else None
 
     def _join(self, count: int) -> None:
         """The first of the waiting completions are rows from now on."""
@@ -296,10 +370,7 @@ class Batch:
             return None, []
         prompts = [self._starts[owner].prefix_ids for owner in starts]
         self._threads.before_prompts(sum(map(len, prompts)))
-        completions, pasts = zip(
-            *((self._starts[owner].completions, self._pasts[owner]) for owner in starts), strict=True
-        )
-        prefilled = self._decoder.prefill(prompts, completions, pasts)
+        prefilled = self._decoder.prefill(prompts, [self._starts[owner].completions for owner in starts])
         more = len(which) < len(self._waiting) and self._owners[self._waiting[len(which)]] == starts[-1]
         self._half_joined = (starts[-1], prefilled, len(starts) - 1) if more else None
         return prefilled, which

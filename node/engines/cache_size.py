@@ -10,7 +10,7 @@ of T tokens, own holds G (P + T) slots and shared P + G T.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 # oneDNN compiles a kernel for each number of rows that it meets; multiples of this keep them few.
@@ -58,6 +58,10 @@ class CachePlan:
     @property
     def shared(self) -> bool:
         return self.prompts > 0
+
+    def with_slots(self, slots: int) -> CachePlan:
+        """Returns the plan with at least so many slots a row."""
+        return replace(self, slots=_rounded_up(slots, SLOT_MULTIPLE))
 
     def parts(self, shape: AttentionShape) -> tuple[int, int, int, int]:
         """Returns the numbers of elements: the rows' keys, their values, the shared prompts' keys, their values."""

@@ -28,10 +28,12 @@ class Prefilled(Generic[Cache]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drafts:
-    """Guesses of the tokens that follow each row's newest one, to be verified in one pass."""
+    """Tokens that follow each row's newest one in a pass: guesses, to be verified; of the last ``given`` rows what they
+    read next, and of their logits those after the last one alone are wanted."""
 
     tokens: NDArray[np.int64]  # (d,) the rows' one after another
     counts: NDArray[np.int64]  # (n,) of each row, d together
+    given: int = 0
 
     @property
     def row_of(self) -> NDArray[np.int64]:
@@ -45,6 +47,24 @@ class Drafts:
         firsts = np.cumsum(self.counts + 1) - (self.counts + 1)
         after: NDArray[np.int64] = np.arange(len(self.counts) + len(self.tokens)) - np.repeat(firsts, self.counts + 1)
         return after
+
+    @property
+    def read(self) -> NDArray[np.int64]:
+        """The positions whose logits are wanted."""
+        lasts = np.cumsum(self.counts + 1) - 1
+        guessing = len(self.counts) - self.given
+        guessed = lasts[guessing - 1] + 1 if guessing else 0
+        read: NDArray[np.int64] = np.concatenate([np.arange(guessed), lasts[guessing:]])
+        return read
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """A row that has left the batch and may come back: its keys and values stay where they are."""
+
+    place: int
+    position: int  # of its newest token, prompt included
+    prompt: int | None  # the name of its shared prompt
 
 
 class Decoder(Protocol[Cache]):
@@ -69,56 +89,41 @@ class Decoder(Protocol[Cache]):
     def free_prompts(self) -> int | None:
         """How many more prompts ``prefill`` may compute before rows have left; None: any number."""
 
-    def prefill(
-        self, prompts: Sequence[Sequence[int]], completions: Sequence[int], pasts: Sequence[Past | None] = ()
-    ) -> Prefilled[Cache]:
+    def prefill(self, prompts: Sequence[Sequence[int]], completions: Sequence[int]) -> Prefilled[Cache]:
         """Computes prompts, padded to the longest of them, without adding rows to the batch.
 
-        ``completions`` rows of each will join and leave; then its keys and values are no longer held. Of a prompt with
-        a past, one for each or none at all, only the tokens after it are computed, if the decoder can.
+        ``completions`` rows of each will join and end; then its keys and values are no longer held.
         """
-
-    def past_of(self, row: int) -> Past | None:
-        """Returns the keys and values that a row has, a copy; None where the decoder cannot."""
 
     def join(self, prefilled: Prefilled[Cache], which: Sequence[int]) -> None:
         """Adds one row at the end of the batch for each entry of ``which``, an index into the prefilled prompts."""
 
     def leave(self, ended: Sequence[int], holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
-        """Rows ``ended`` end. The batch shrinks to ``rows``: row ``tails[i]`` moves to ``holes[i]``."""
+        """Rows ``ended`` end. The batch shrinks to ``rows``: row ``tails[i]`` becomes ``holes[i]``."""
 
     @property
     def verifies_drafts(self) -> bool:
-        """Whether ``step`` takes drafts."""
+        """Whether ``step`` takes drafts, and rows may part."""
+
+    def part(self, rows: Sequence[int]) -> list[Parted]:
+        """Returns what brings ``rows`` back. They must be among those that the next ``leave`` takes out without ending
+        them."""
+
+    def rejoin(self, parted: Sequence[Parted], tokens: Sequence[int]) -> None:
+        """Adds these at the end of the batch, each with room for so many tokens more."""
+
+    def drop(self, parted: Parted) -> None:
+        """A row that has parted ends."""
 
     def step(self, tokens: torch.Tensor, drafts: Drafts | None = None) -> torch.Tensor:
         """Appends one token to each row, (n,) int64. Returns the logits of the next ones, (n, V).
 
-        With ``drafts`` it appends those too, and returns the logits after each position of the pass, (n + d, V).
+        With ``drafts`` it appends those too, and returns the logits after each position of ``Drafts.read``, all n + d
+        of them where none are given.
         """
 
     def take_back(self, counts: NDArray[np.int64]) -> None:
         """Drops the last ``counts``, (n,), tokens of each row: guesses that were wrong."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Past:
-    """Keys and values of the first tokens of a sequence, (layers, kv heads, L, size) each."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-
-    @property
-    def length(self) -> int:
-        return self.keys.shape[2]
-
-    @property
-    def nbytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes
-
-    def first(self, tokens: int) -> Past:
-        """Returns those of the first ``tokens``: of guesses after an end there may be more."""
-        return Past(self.keys[:, :, :tokens], self.values[:, :, :tokens])
 
 
 def right_aligned(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

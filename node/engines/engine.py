@@ -38,8 +38,7 @@ Observed = tuple[tuple[int, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One sampled completion in token space. Of a conversation it has the tokens of all actions; no engine returns such
-    a one."""
+    """One sampled completion in token space. Of a conversation it has the tokens of all actions."""
 
     token_ids: NDArray[np.int64]  # (T,), end-of-sequence included when sampled
     logps: NDArray[np.float32]  # (T,) in nats, under the distribution that was sampled from
@@ -58,9 +57,11 @@ class Sample:
 class Partial:
     """A completion that was begun and has not ended."""
 
-    token_ids: NDArray[np.int64]  # (T,), T >= 1, no end-of-sequence among them
+    token_ids: NDArray[np.int64]  # (T,), T >= 1; no end-of-sequence among them but where ``observed`` follows
     logps: NDArray[np.float32]  # (T,)
     segments: tuple[Segment, ...]
+    observed: Observed = ()  # also after the last token, where an action has ended and the next one has not begun
+    anew: tuple[int, ...] = ()  # as of ``Sample``
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,11 +86,10 @@ class GenerationRequest:
 
     prompt_ids: Sequence[int]  # at least one
     completions: int  # those in ``begun`` included
-    max_new_tokens: int  # of each completion, including those that a begun one already has
+    max_new_tokens: int  # of each completion, including those that a begun one already has; of conversations: an action
     begun: GenerationProgress | None = None
-    # Of one completion: an engine may keep its keys and values under this number until the next call. A request of that
-    # call with the same number, if it begins with the same tokens, then costs its further tokens alone.
-    conversation: int | None = None
+    # The most tokens, prompt included, of conversations: each completion is one. None: each is a single answer.
+    conversation_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,30 @@ Weights = Mapping[str, torch.Tensor] | EncodedWeights  # the trained weights, by
 # each, or by an engine elsewhere several times a second: that one asks beforehand for the least number that suffices.
 Enough = Callable[[int], bool]
 Ended = Callable[[int, GenerationProgress], None]  # takes a request's index and what was sampled of it, all ended
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the model reads after an action: ``ids``, after all that it has read and said, or ``anew`` instead of it."""
+
+    ids: Sequence[int]
+    anew: bool = False
+
+
+class Turns(Protocol):
+    """What answers the actions of conversations while others are sampled. An engine calls it from one thread."""
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether a reply may be ``anew``."""
+
+    def acted(self, conversation: int, request: int, so_far: Sample) -> None:
+        """Takes a conversation whose last action has ended, as far as it went. Returns at once. ``conversation``
+        is a number of the engine's."""
+
+    def replies(self, *, wait: bool) -> list[tuple[int, Heard | None]]:
+        """Returns what has followed actions since the last call, in any order: each conversation with what the model
+        reads next, None where nothing follows and it has ended. With ``wait`` at least one of those awaited."""
 
 
 class Engine(Protocol):
@@ -149,7 +173,9 @@ class Engine(Protocol):
         It allocates nothing, so it may be called where memory ran out.
         """
 
-    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[list[Sample]]:
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, turns: Turns | None = None
+    ) -> list[list[Sample]]:
         """Returns ``completions`` samples of each request, in the order of the requests."""
 
     def advance(
@@ -158,12 +184,15 @@ class Engine(Protocol):
         sampling: Sampling,
         enough: Enough | None = None,
         ended: Ended | None = None,
+        turns: Turns | None = None,
     ) -> list[GenerationProgress]:
         """Samples until every completion has ended or ``enough`` returns True. Returns each request's progress.
 
-        Earlier requests are served first. The progress includes what ``begun`` held. An engine that the learner may
-        compute beside calls ``ended`` while it goes on sampling, once for each request of which all completions have
-        ended by then, in the order in which they do; what it told is what it returns. Other engines never call it.
+        A conversation ends when ``turns``, which answers its actions, says so, or has no room for another action;
+        without ``turns``, at the end of its action. Earlier requests are served first. The progress includes what
+        ``begun`` held. An engine that the learner may compute beside calls ``ended`` while it goes on sampling, once
+        for each request of single answers of which all completions have ended by then, in the order in which they do;
+        what it told is what it returns. Other engines never call it.
         """
 
     def load_weights(self, version: int, weights: Weights) -> None:

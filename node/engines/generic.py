@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from node.engines.decoder import Drafts, Past, Prefilled, right_aligned
+from node.engines.decoder import Drafts, Parted, Prefilled, right_aligned
 from protocol.errors import ConfigurationError
 
 Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer, (rows, kv heads, slots, size)
@@ -68,12 +68,7 @@ class GenericDecoder:
     def free_prompts(self) -> None:
         return None
 
-    def past_of(self, row: int) -> None:
-        return None
-
-    def prefill(
-        self, prompts: Sequence[Sequence[int]], completions: Sequence[int], pasts: Sequence[Past | None] = ()
-    ) -> Prefilled[Layers]:
+    def prefill(self, prompts: Sequence[Sequence[int]], completions: Sequence[int]) -> Prefilled[Layers]:
         ids, padding = right_aligned(prompts, self._device)
         seen = (torch.arange(ids.shape[1], device=self._device) >= padding[:, None]).long()
         cache = DynamicCache()
@@ -114,6 +109,15 @@ class GenericDecoder:
 
     def take_back(self, counts: NDArray[np.int64]) -> None:
         raise AssertionError("it was given no drafts")
+
+    def part(self, rows: Sequence[int]) -> list[Parted]:
+        raise AssertionError("its rows do not part")
+
+    def rejoin(self, parted: Sequence[Parted], tokens: Sequence[int]) -> None:
+        raise AssertionError("its rows do not part")
+
+    def drop(self, parted: Parted) -> None:
+        raise AssertionError("its rows do not part")
 
     def step(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
         assert self._cache is not None, "a step needs rows"

@@ -4,9 +4,9 @@ A prompt is computed once for all its completions. Rows whose completion has end
 join as soon as an eighth of the rows is free. Token log-probabilities come from the pass that sampled them. Equal seeds
 and equal calls give equal samples: a token depends on the seed, its completion and its position (``draws``), on the
 batch around it, on the number of threads, on the layout of the cache and on guesses that were verified only by the
-rounding of its logits. Keys and values live for one call, and those of conversations for the next one, unless the
-weights change: so those of old weights are never read under new ones. In float32 on a CPU alone: elsewhere, and where a
-completion is resumed, everything is computed again.
+rounding of its logits. Keys and values live for one call: those of old weights are never read under new ones. In
+float32 on a CPU a conversation keeps them over all its turns, and each goes at its own pace. Elsewhere, and where a
+template writes earlier turns again, conversations go in step, and each turn computes their rows anew (``turns``).
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from node.engines.batch import Batch
 from node.engines.cache_size import SPARE_SLOTS
 from node.engines.complete_groups import CompleteGroups
-from node.engines.decoder import Decoder, Past
+from node.engines.decoder import Decoder
 from node.engines.drafting.row_drafts import Drafting
 from node.engines.draws import Draws
 from node.engines.encoded_weights import EncodedWeights, load_encoded
-from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sample, Sampling, Weights
+from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sample, Sampling, Turns, Weights
 from node.engines.generic import GenericDecoder
 from node.engines.lean.architectures import architecture_of
 from node.engines.lean.decoder import LeanDecoder
 from node.engines.resumption import SamplingStart, progress_of, starts_of, token_limit
 from node.engines.step_threads import StepThreads
+from node.engines.turns import RunningConversations, in_step
 from node.policy.policy import Policy
 from protocol.streams.engine_batches import HandOver, Sampled
 
@@ -95,7 +94,7 @@ class TorchEngine:
         verifies = self._look_every == 1 and self._decoder.verifies_drafts
         self.drafting: Final = Drafting() if drafts and verifies else None
         self._version = 0
-        self._pasts: dict[int, tuple[NDArray[np.int64], Past]] = {}  # of the latest call, by conversation
+        self._longest_conversation = 0  # that a row had after its prompt in earlier calls, in tokens
         self._weights_hash: bytes | None = None  # of the weights loaded last, if they came encoded
 
     @property
@@ -129,16 +128,17 @@ class TorchEngine:
             load_encoded(weights, live, self._weights_hash)
         else:
             _copy_over(weights, live)
-        self._pasts = {}  # of old weights
         self._weights_hash = None  # until the decoder's copies, for which memory may run out, are those of ``weights``
         self._decoder.refresh()
         self._weights_hash = weights.target if isinstance(weights, EncodedWeights) else None
         self._version = version
 
-    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[list[Sample]]:
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, turns: Turns | None = None
+    ) -> list[list[Sample]]:
         """Raises ``ConfigurationError`` for a prompt that fills the model's context. A completion that would exceed the
         context is cut there, as if ``max_new_tokens`` had been smaller."""
-        return [list(progress.samples) for progress in self.advance(requests, sampling)]
+        return [list(progress.samples) for progress in self.advance(requests, sampling, turns=turns)]
 
     def advance(
         self,
@@ -146,12 +146,22 @@ class TorchEngine:
         sampling: Sampling,
         enough: Enough | None = None,
         ended: Ended | None = None,
+        turns: Turns | None = None,
     ) -> list[GenerationProgress]:
         """Raises as ``generate``. A begun completion that is at its limit is ended as it is."""
+        if turns is not None and (turns.rewrites or not self._decoder.verifies_drafts):
+            return in_step(self.advance, requests, sampling, enough, ended, turns)
+        eos_ids = self._policy.tokens.eos_ids
         limits = [self._limit(request) for request in requests]
         starts = starts_of(requests, limits)
-        sequences = self.sample(starts, len(requests), sampling, enough)
-        return progress_of(requests, starts, sequences, limits, self._version, self._policy.tokens.eos_ids)
+        conversations = None
+        if turns is not None and any(request.conversation_tokens is not None for request in requests):
+            conversations = RunningConversations(requests, starts, limits, turns, self._version, eos_ids)
+        sequences = self.sample(starts, len(requests), sampling, enough, conversations=conversations)
+        if conversations is not None:
+            conversations.settle()
+        reached = None if conversations is None else conversations.reached
+        return progress_of(requests, starts, sequences, limits, self._version, eos_ids, reached)
 
     def sample(
         self,
@@ -160,10 +170,11 @@ class TorchEngine:
         sampling: Sampling,
         enough: Enough | None = None,
         hand_over: HandOver | None = None,
+        conversations: RunningConversations | None = None,
     ) -> list[Sampled]:
         """Returns what was sampled of each completion, in the order of the starts, of which each belongs to the group
         ``request`` of ``groups``; ``enough`` as of ``advance``. ``hand_over`` gets all completions of a group as soon
-        as it is complete; these are then empty in what is returned."""
+        as it is complete; these are then empty in what is returned. So are actions that ``conversations`` has."""
         if not starts:
             return []
         counted = None if enough is None and hand_over is None else CompleteGroups(enough, starts, groups)
@@ -177,29 +188,16 @@ class TorchEngine:
             drafting=self.drafting,
             most_positions=self._rows,
             hand_over=hand_over,
-            pasts=[self._past(start) for start in starts] if self._pasts else (),
+            conversations=conversations,
+            longest_completion=0 if conversations is None else self._longest_conversation,
         )
-        self._pasts = {}
         seed = self._random.getrandbits(64) if sampling.seed is None else sampling.seed
         draws = Draws(seed, sampling.temperature, self._policy.device, self._policy.tokens.vocabulary)
         with torch.inference_mode(), _evaluating(self._policy.model):
             sampled = batch.run(draws, self._policy.tokens.eos_ids)
-        owners = [start for start in starts for _ in range(start.completions)]
-        for completion, past in batch.kept.items():
-            start, (token_ids, _) = owners[completion], sampled[completion]
-            ids = np.array([*start.prefix_ids, *token_ids.tolist()[:-1]])
-            assert start.conversation is not None
-            self._pasts[start.conversation] = ids, past.first(len(ids))
+        if conversations is not None:
+            self._longest_conversation = batch.longest_completion
         return sampled
-
-    def _past(self, start: SamplingStart) -> Past | None:
-        """Returns the keys and values of the tokens with which ``start`` begins, if they were kept."""
-        ids, past = (
-            self._pasts.get(start.conversation, (None, None)) if start.conversation is not None else (None, None)
-        )
-        if ids is None or len(ids) >= len(start.prefix_ids):
-            return None
-        return past if np.array_equal(ids, start.prefix_ids[: len(ids)]) else None
 
     @property
     def rows(self) -> int:
@@ -229,7 +227,6 @@ class TorchEngine:
         """Nothing to do: what is in the learner's process is lost with it."""
 
     def release(self) -> None:
-        self._pasts = {}
         self._decoder.release()
 
     def _limit(self, request: GenerationRequest) -> int:

@@ -138,14 +138,16 @@ def answered(
     """Returns ``samples`` judged completions of each of ``prompts``; those that fill the ``context`` are left out."""
     asked = [(prompt, tokens.prompt_ids(prompt.text, prompt.tools)) for prompt in prompts]
     answerable = [(prompt, ids) for prompt, ids in asked if len(ids) < context]
-    requests = [GenerationRequest(ids, samples, task.max_new_tokens) for _, ids in answerable]
-    rollouts = [
-        rollout_of(prompt, ids, group, tokens)
-        for (prompt, ids), group in zip(answerable, engine.generate(requests, Sampling(temperature, seed)), strict=True)
+    whole = context if isinstance(task, ConversationTask) else None
+    requests = [
+        GenerationRequest(ids, samples, task.max_new_tokens, conversation_tokens=whole) for _, ids in answerable
     ]
-    if isinstance(task, ConversationTask):
-        conversing = Conversing(engine, tokens, scorer, temperature, context)
-        rollouts = conversing.to_the_end([(rollout, task.max_new_tokens) for rollout in rollouts], seed) or []
+    turns = Conversing([prompt for prompt, _ in answerable], tokens, scorer)
+    groups = engine.generate(requests, Sampling(temperature, seed), turns)
+    rollouts = [
+        rollout_of(prompt, ids, group, tokens) if whole is None else turns.rollout(prompt, ids, group)
+        for (prompt, ids), group in zip(answerable, groups, strict=True)
+    ]
     return [
         AnsweredPrompt(each.prompt, tuple(text.decode("utf-8", "replace") for text in each.texts), each.tokens, scores)
         for each, scores in zip(rollouts, scored(rollouts, scorer), strict=True)

@@ -49,7 +49,7 @@ def generation_bytes(sizes: ModelSizes, settings: MemorySettings, workload: Work
         tokens * width * (2 * sizes.layers * sizes.keys + 2 * sizes.intermediate + 5 * sizes.queries + 3 * sizes.hidden)
     )
     return {
-        "keys and values": cache_bytes(sizes, settings, workload) * (1 + workload.keeps_turns),
+        "keys and values": cache_bytes(sizes, settings, workload),
         "sampling": rows * sizes.vocabulary * FLOAT_BYTES * LOGIT_COPIES + step,
         "prompts": prefill,
     }

@@ -12,7 +12,7 @@ from node.configuration import Config, chosen
 from node.engines.backend_choice import EngineFacts, choose_backend
 from node.engines.vllm_backend.environment import Installed
 from node.engines.vllm_backend.processor import cache_bytes
-from node.environments.conversation import ConversationTask, most_observed_bytes, most_tokens
+from node.environments.conversation import most_observed_bytes, most_tokens
 from node.fit.model_sizes import ModelSizes
 from node.tasks.task import Task
 
@@ -42,7 +42,6 @@ class Workload(Struct, frozen=True, kw_only=True):
     has_donors: bool = False  # or has invited some: machines that generate for it
     devices: int = 1  # that hold the learner's model in shards; above 1 the engine is elsewhere, of GPUs on one more
     generates_ahead: bool = False  # while learning
-    keeps_turns: bool = False  # keys and values of conversations stay from turn to turn
     has_reference: bool = False  # a copy of the trained weights, for the KL term
     averages: bool = True  # weights with peers of the family
     publishes: bool = True  # weights for peers of the family
@@ -66,9 +65,8 @@ def workload_of(
     the GPU in all, where there is one; ``vllm``: what is installed of it."""
     learner, objective = config.learner, config.objective
     small = sizes.vocabulary < SMALL_VOCABULARY
-    longest_bytes, answer, converses = 1, 1, False
+    longest_bytes, answer = 1, 1
     for task in tasks:
-        converses = converses or isinstance(task, ConversationTask)
         texts = (task.prompt(task.ref(seed)).text for seed in range(SAMPLED_PROMPTS))
         longest_bytes = max(longest_bytes, *(len(text.encode()) for text in texts))
         observed = most_observed_bytes(task)
@@ -94,7 +92,6 @@ def workload_of(
         has_donors=has_donors and learner.devices == 1,  # a learner in shards has none
         devices=learner.devices,
         generates_ahead=runs_ahead,
-        keeps_turns=converses and backend == "torch" and card_bytes is None,
         has_reference=objective.kl_weight > 0,
         averages=config.averaging.every_rounds > 0,
         publishes=config.checkpoint.publish_every_rounds > 0,

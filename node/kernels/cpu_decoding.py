@@ -79,7 +79,7 @@ def attend(
     values: Array,  # (rows, kv heads, slots, size)
     starts: Array,  # (rows,) each row's first slot
     row_of: Array,  # (m,) the row of each of the first m positions; a row's positions in their order
-    slots: Array,  # (m,) where each one's key and value belong
+    slots: Array,  # (m,) where each one's key and value belong; below 0: the position is left out
     other: Array,  # (p, queries, size) attention over another part of the past; p = 0: there is none
     other_logs: Array,  # (p, queries, 1) its logarithms
     places: Array,  # (n × kv heads,) where in ``other`` those of each position and head are
@@ -99,6 +99,8 @@ def attend(
     scale = _LOG2_E / np.float32(math.sqrt(size))
     for position in range(len(slots)):
         row, now = row_of[position], slots[position]
+        if now < 0:
+            continue
         first = starts[row]
         for head in range(kv_heads):
             newest, target = heads[position, head], mixed[position, head]

@@ -14,10 +14,11 @@ import queue
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -197,21 +198,25 @@ class Scorer:
             self._idle.put(worker)
         self._threads = ThreadPoolExecutor(len(self._workers), thread_name_prefix="scorer")
         self.fault_counts: Counter[FaultReason] = Counter()
+        self._counting = threading.Lock()
 
     def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]:
         """Returns each prompt's scores, in order. Raises ConfigurationError if no worker can be started."""
-        scored = list(self._threads.map(self._score_group, items))
-        for scores in scored:
-            self.fault_counts.update(fault.reason for fault in scores.faults if fault is not None)
-        return scored
+        return list(self._threads.map(self._score_group, *zip(*items, strict=True))) if items else []
 
-    def _score_group(self, item: tuple[PromptRef, Sequence[str]]) -> Scores:
+    def submit(self, ref: PromptRef, text: str) -> Future[Scores]:
+        """Begins to score one completion, as soon as a worker is free; the result raises as ``score``."""
+        return self._threads.submit(self._score_group, ref, [text])
+
+    def _score_group(self, ref: PromptRef, texts: Sequence[str]) -> Scores:
         worker = self._idle.get()
         try:
-            verdicts = worker.score(*item)
+            verdicts = worker.score(ref, texts)
         finally:
             self._idle.put(worker)
         faults = tuple(None if v.fault is None else ScoringFault(v.fault, v.detail) for v in verdicts)
+        with self._counting:
+            self.fault_counts.update(fault.reason for fault in faults if fault is not None)
         played = tuple(verdict.played for verdict in verdicts)
         rewards = tuple(verdict.reward for verdict in verdicts)
         return Scores(rewards, faults, played if any(each is not None for each in played) else ())

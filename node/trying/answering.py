@@ -17,6 +17,7 @@ from node.environments.conversation import ConversationTask
 from node.evaluation.evaluation import answered
 from node.evaluation.restored import FoundCheckpoint, find_checkpoint, load_untrained, restore
 from node.home import Home
+from node.learner.generation.own_rollouts import RewardScorer
 from node.learner.objective.forward import Network
 from node.policy.policy import Policy
 from node.printable import printable
@@ -82,7 +83,7 @@ class AnsweringModel:
 
 
 @dataclass(frozen=True, slots=True)
-class _HereScorer:
+class _HereScorer(RewardScorer):
     """Scores in this process, without a limit of time: for a model of the person's own, while the person waits."""
 
     task: Task

@@ -1,78 +1,139 @@
-"""A conversation's keys and values, kept by the embedded engine from turn to turn, against prompting anew each turn.
+"""Conversations in the embedded engine, which computes each token once, against prompting anew each turn.
 
-    python -m scripts.bench.kept_turns [--episodes 64] [--turns 8] [--prompt 120] [--said 30] [--most 20] [--json]
+    python -m scripts.bench.kept_turns [--episodes 64] [--turns 8] [--prompt 120] [--said 30] [--most 20]
+                                       [--milliseconds 20] [--workers 8] [--json]
 
-Tokens a second of processor, all episodes in step, with what is said between the actions drawn at random: the same
-tokens both ways, in turn, the best of ``RUNS``. The model's context is made as long as the conversations (rotations are
-computed, weights stay). ``difference`` is of log-probabilities.
+Actions are of uneven length: they end where the model ends them, after ``most`` tokens at last. ``said`` tokens follow
+each, drawn at random. Three ways in turn, the best of ``RUNS`` each: prompted anew each turn, all in step; computed
+once, in step, so that no row goes on before all have ended their action; computed once, each row at its own pace. First
+with replies that are there at once: tokens a second of processor. Then with an environment of ``workers`` that takes 0
+to ``milliseconds`` a step: tokens a second. The model's context is made as long as the conversations.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from node.configuration import PolicySection
-from node.engines.engine import GenerationRequest, Sampling
+from node.engines.engine import GenerationRequest, Heard, Sample, Sampling
 from node.engines.torch import TorchEngine
+from node.engines.turns import in_step
 from node.policy.policy import Policy
 from scripts.bench.common.reporting import Figure, figures_parser, report
 
 RUNS: Final = 3
+WAYS: Final = ("prompted anew", "computed once, in step", "computed once, at their own pace")
 
 
-def conversed(
-    policy: Policy, episodes: int, turns: int, prompt: int, said: int, most: int, *, kept: bool
-) -> tuple[float, int, NDArray[np.float32]]:
-    """Returns the seconds of processor, the tokens sampled, and their log-probabilities."""
-    engine, draws = TorchEngine(policy, rows=episodes, seed=0), random.Random(0)
+@dataclass(frozen=True)
+class Shape:
+    episodes: int
+    turns: int
+    prompt: int
+    said: int
+    most: int
 
-    def text(tokens: int) -> list[int]:
-        return [draws.randrange(5, policy.vocabulary) for _ in range(tokens)]
 
-    rows, logps = [text(prompt) for _ in range(episodes)], []
-    seconds = 0.0
-    for turn in range(turns):
-        requests = [
-            GenerationRequest(tuple(row), 1, most, conversation=number if kept else None)
-            for number, row in enumerate(rows)
-        ]
-        began = time.process_time()
-        groups = engine.generate(requests, Sampling(1.0, turn))
-        seconds += time.process_time() - began
-        for row, (sample,) in zip(rows, groups, strict=True):
-            row += [*sample.token_ids.tolist(), *text(said)]
-            logps.append(sample.logps)
-    columns = np.concatenate(logps)
-    return seconds, len(columns), columns
+class Environment:
+    """``Turns`` of one run. With ``in_step`` no reply is given before every conversation that goes on has acted."""
+
+    rewrites = False
+
+    def __init__(self, shape: Shape, vocabulary: int, threads: ThreadPoolExecutor | None, most_seconds: float) -> None:
+        self._shape, self._threads, self._most_seconds = shape, threads, most_seconds
+        self.in_step = False
+        self._going = self._acting = shape.episodes
+        draws = random.Random(0)
+        self.prompts, self._said = (
+            [[draws.randrange(5, vocabulary) for _ in range(tokens)] for _ in range(texts)]
+            for tokens, texts in ((shape.prompt, shape.episodes), (shape.said, shape.episodes * shape.turns))
+        )
+        self._done = SimpleQueue[tuple[int, Heard | None]]()
+
+    def acted(self, conversation: int, request: int, so_far: Sample) -> None:
+        self._acting -= 1
+        if self._threads is None:
+            self._step(conversation, request, len(so_far.observed))
+        else:
+            self._threads.submit(self._step, conversation, request, len(so_far.observed))
+
+    def replies(self, *, wait: bool) -> list[tuple[int, Heard | None]]:
+        found: list[tuple[int, Heard | None]] = []
+        if self.in_step and self._acting:
+            return found
+        least = self._going if self.in_step else int(wait)
+        while True:
+            try:
+                found.append(self._done.get(block=len(found) < least))
+            except Empty:
+                break
+        goes_on = sum(ids is not None for _, ids in found)
+        self._going -= len(found) - goes_on
+        self._acting += goes_on
+        return found
+
+    def _step(self, conversation: int, request: int, turn: int) -> None:
+        if self._threads is not None:
+            time.sleep(random.Random(f"{request} {turn}").uniform(0, self._most_seconds))
+        ids = self._said[request * self._shape.turns + turn]
+        self._done.put((conversation, Heard(ids) if turn + 1 < self._shape.turns else None))
+
+
+def conversed(engine: TorchEngine, shape: Shape, way: str, environment: Environment) -> tuple[float, float, int]:
+    """Returns the seconds of processor and of the wall, and the tokens sampled."""
+    whole = engine.policy.base.config.max_position_embeddings
+    requests = [GenerationRequest(prompt, 1, shape.most, conversation_tokens=whole) for prompt in environment.prompts]
+    environment.in_step = way == WAYS[1]
+    cpu, wall = time.process_time(), time.perf_counter()
+    if way == WAYS[0]:
+        reached = in_step(engine.advance, requests, Sampling(1.0, 1), None, None, environment)
+    else:
+        reached = engine.advance(requests, Sampling(1.0, 1), turns=environment)
+    taken = time.process_time() - cpu, time.perf_counter() - wall
+    assert all(len(each.samples) == 1 for each in reached)
+    return *taken, sum(each.tokens for each in reached)
+
+
+def measured(engine: TorchEngine, shape: Shape, threads: ThreadPoolExecutor | None, seconds: float) -> list[Figure]:
+    runs: dict[str, list[float]] = {way: [] for way in WAYS}
+    for _ in range(RUNS):
+        for way in WAYS:
+            environment = Environment(shape, engine.policy.vocabulary, threads, seconds)
+            cpu, wall, tokens = conversed(engine, shape, way, environment)
+            engine.release()  # as after each round
+            runs[way].append(tokens / (cpu if threads is None else wall))
+    best = {way: max(rates) for way, rates in runs.items()}
+    named = "replies at once" if threads is None else f"replies after 0 to {1000 * seconds:g} ms"
+    anew, stepping, own = best.values()
+    return [
+        *(Figure(f"{named}: {way}", rate, "tokens/s", "higher") for way, rate in best.items()),
+        Figure(f"{named}: at their own pace against anew", own / anew, "×", "higher", "at least 2.5"),
+        Figure(f"{named}: at their own pace against in step", own / stepping, "×", "higher"),
+    ]
 
 
 def main() -> None:
     parser = figures_parser(__doc__)
     parser.add_argument("--model", default="builtin:robin")
-    for name, value in (("episodes", 64), ("turns", 8), ("prompt", 120), ("said", 30), ("most", 20)):
+    for name, value in (("episodes", 64), ("turns", 8), ("prompt", 120), ("said", 30), ("most", 20), ("workers", 8)):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--milliseconds", type=float, default=20.0)
     given = parser.parse_args()
     torch.set_num_threads(1)
     policy = Policy.load(PolicySection(model=given.model))
     policy.base.config.max_position_embeddings = given.prompt + given.turns * (given.said + given.most)
-    sizes = (given.episodes, given.turns, given.prompt, given.said, given.most)
-    runs = {kept: [conversed(policy, *sizes, kept=kept) for _ in range(RUNS)] for kept in (False, True)}
-    (anew, tokens, logps), (kept, kept_tokens, kept_logps) = (
-        min(runs[k], key=lambda run: run[0]) for k in (False, True)
-    )
-    assert tokens == kept_tokens, "the same seeds give the same tokens"
-    figures = [
-        Figure("prompted anew", tokens / anew, "tokens/s", "higher"),
-        Figure("kept", tokens / kept, "tokens/s", "higher"),
-        Figure("ratio", anew / kept, "×", "higher", "at least 2.5"),
-        Figure("difference", float(np.abs(logps - kept_logps).max()), "nats", "lower"),
-    ]
+    shape = Shape(given.episodes, given.turns, given.prompt, given.said, given.most)
+    engine = TorchEngine(policy, rows=given.episodes, seed=0)
+    figures = measured(engine, shape, None, 0.0)
+    with ThreadPoolExecutor(given.workers) as threads:
+        figures += measured(engine, shape, threads, given.milliseconds / 1000)
     report("kept_turns", figures, as_json=given.json)
 
 

@@ -16,6 +16,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from node.engines.donors.donor import DONOR_PATIENCE, Donor
 from node.engines.donors.donor_past import DonorPast
@@ -33,9 +34,11 @@ from node.engines.engine import (
     GenerationRequest,
     Sample,
     Sampling,
+    Turns,
     Weights,
 )
 from node.engines.process.remote_engine import ModelExpected, Patience
+from node.engines.turns import in_step
 from node.events import DonorShare, DonorsShared
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
@@ -115,8 +118,10 @@ class DonatedEngine:
         if self._donors:
             self._publish()
 
-    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[list[Sample]]:
-        return self.own.generate(requests, sampling)
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, turns: Turns | None = None
+    ) -> list[list[Sample]]:
+        return self.own.generate(requests, sampling, turns)
 
     def advance(
         self,
@@ -124,8 +129,21 @@ class DonatedEngine:
         sampling: Sampling,
         enough: Enough | None = None,
         ended: Ended | None = None,
+        turns: Turns | None = None,
     ) -> list[GenerationProgress]:
+        """Without a donor conversations go as the own engine lets them; otherwise in step."""
         self._meet()
+        if turns is not None and not self._donors and not self._had_donors:
+            return self.own.advance(requests, sampling, enough, turns=turns)
+        return in_step(self._advance, requests, sampling, enough, ended, turns)
+
+    def _advance(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        enough: Enough | None = None,
+        ended: Ended | None = None,
+    ) -> list[GenerationProgress]:
         began = self._clock()
         parts, should_take_seconds = self._shared_out(requests, sampling)
         kept = parts[0].begin if parts else len(requests)
@@ -275,10 +293,7 @@ class DonatedEngine:
         complete = len(requests) - len(left)
         if not left or (enough is not None and enough(complete)):
             return progress
-        again = [
-            GenerationRequest(each.prompt_ids, each.completions, each.max_new_tokens, progress[at])
-            for at, each in ((at, requests[at]) for at in left)
-        ]
+        again = [replace(each, begun=progress[at]) for at, each in ((at, requests[at]) for at in left)]
         seed = None if sampling.seed is None else random.Random(f"{sampling.seed}/left over").getrandbits(63)
         still_enough = None if enough is None else lambda more: enough(complete + more)
         reached = self.own.advance(again, Sampling(sampling.temperature, seed), still_enough)

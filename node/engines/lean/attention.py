@@ -74,6 +74,23 @@ def by_fused_cpu_kernel(queries: Tensor, past: Past) -> tuple[Tensor, Tensor]:
     return mixed.squeeze(0), logs.squeeze(0).unsqueeze(-1)
 
 
+def by_causal_products(
+    queries: Tensor, keys: Tensor, values: Tensor, newest: int, *, logs_wanted: bool
+) -> tuple[Tensor, Tensor | None]:
+    """For B heads of one row, whose ``newest`` positions see what comes before them and themselves: ``queries``
+    (B, N, q, size) of the last N of them, ``keys`` and ``values`` (B, P, size) up to the last, in float32. Returns o
+    (B, N, q, size) and, if wanted, l (B, N, q, 1)."""
+    batches, count, heads, size = queries.shape
+    flat = (queries * size**-0.5).reshape(batches, count * heads, size)
+    scores = torch.bmm(flat, keys.transpose(1, 2)).view(batches, count, heads, -1)
+    if count > 1:
+        unseen = torch.full((count, newest), -torch.inf).triu_(newest - count + 1)
+        scores[..., -newest:] += unseen[:, None]
+    logs = scores.logsumexp(-1, keepdim=True) if logs_wanted else None
+    weights = scores.softmax(-1) if logs is None else scores.sub_(logs).exp_()
+    return torch.bmm(weights.view(batches, count * heads, -1), values).view(batches, count, heads, size), logs
+
+
 def attention_for(device: torch.device) -> Attention:
     return by_fused_cpu_kernel if device.type == "cpu" else by_products
 

@@ -2,8 +2,9 @@
 
 At a few million parameters a step's cost is not arithmetic but the number of operations and the bytes of the cache; at
 more, it is the bytes of weights and cache. Therefore one step is about twelve operations a layer, in float32 on a CPU
-compiled loops between the matrix products (``cpu_decoding``); each row that leaves costs the copy of one row, and
-attention reads only the slots of rows in the batch. A long prompt is read once for all the rows that continue it
+compiled loops between the matrix products (``cpu_decoding``); a row that leaves costs the copy of one row at most, and
+attention reads only the slots of rows in the batch. What a row of a conversation reads between its actions is computed
+in the same pass as the others' next tokens. A long prompt is read once for all the rows that continue it
 (``shared_prompts``). The result equals that of transformers' forward pass within rounding; a test checks it.
 """
 
@@ -20,12 +21,12 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from node.engines.cache_size import NO_CACHE, AttentionShape, CachePlan, plan_cache
-from node.engines.decoder import Drafts, Past, Prefilled, right_aligned
+from node.engines.decoder import Drafts, Parted, Prefilled, right_aligned
 from node.engines.lean.architectures import Architecture, ModelShape, shape_of
-from node.engines.lean.attention import attention_for, empty_mask, joined
+from node.engines.lean.attention import attention_for, by_causal_products, empty_mask, joined
 from node.engines.lean.device_rows import DevicePrompts, DeviceRows
 from node.engines.lean.packing import LayerWeights, Norm, WeightPacker
-from node.engines.lean.passes import Pass, RowPositions
+from node.engines.lean.passes import Pass, RowPositions, Run
 from node.engines.lean.rotations import Rotations
 from node.engines.lean.row_slots import RowSlots
 from node.engines.lean.seated_prompts import SeatedPrompts
@@ -67,6 +68,7 @@ class LeanDecoder:
         self._compiled = exact_on_cpu and self._shape.head_size % HEAD_MULTIPLE == 0 and self._kernels is None
         self._graphs = StepGraphs(self._step_by_kernels, recorder_for(self._device) if self._kernels else None)
         self._store: Tensor
+        self._plan: CachePlan
         self._rows: RowTimeline | RowSlots | DeviceRows
         self._prompts: SeatedPrompts | DevicePrompts | None
         self._divide(torch.empty(0, dtype=self._dtype, device=self._device), NO_CACHE, 0)
@@ -102,57 +104,29 @@ class LeanDecoder:
         self._graphs.forget()
         plan = plan_cache(rows, completions, longest_prompt, longest_completion, shared=self._shared_prompts)
         self._make_room(plan, longest_prompt)
-        self._rotations.make_table(longest_prompt + longest_completion, self._shape.head_size)
+        self._rotations.make_table(plan.prompt_slots + plan.slots, self._shape.head_size)
         self._positions = RowPositions(plan.rows, self._device)
 
-    def prefill(
-        self, prompts: Sequence[Sequence[int]], completions: Sequence[int], pasts: Sequence[Past | None] = ()
-    ) -> Prefilled[Cache]:
+    def prefill(self, prompts: Sequence[Sequence[int]], completions: Sequence[int]) -> Prefilled[Cache]:
         lengths = [len(prompt) for prompt in prompts]
+        if self._prompts is None:
+            shape = self._shape
+            size = (shape.layers, len(prompts), shape.kv_heads, max(lengths), shape.head_size)
+            keys, values = (torch.empty(size, dtype=self._dtype, device=self._device) for _ in range(2))
+
+            def keep(layer: int, new_keys: Tensor, new_values: Tensor) -> None:
+                keys[layer], values[layer] = new_keys, new_values
+
+            return Prefilled(self._prompt_logits(prompts, keep), tuple(lengths), (keys, values))
         held = self._prompts
-        if held is not None:
-            places, names = held.add(lengths, completions)
-
-            def share(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-                held.write(layer, places, keys, values)
-                return keys, values
-
-            return Prefilled(self._prompt_logits(prompts, [0] * len(prompts), share), tuple(lengths), names)
-        shape, longest = self._shape, max(lengths)
-        size = (shape.layers, len(prompts), shape.kv_heads, longest, shape.head_size)
-        known = [0 if past is None else past.length for past in pasts or [None] * len(prompts)]
-        keys, values = (torch.empty(size, dtype=self._dtype, device=self._device) for _ in range(2))
-        for index, past in enumerate(pasts):
-            begin = longest - lengths[index]
-            if any(known):
-                keys[:, index, :, :begin] = values[:, index, :, :begin] = 0  # 0 times a NaN would be a NaN
-            if past is not None:
-                slots = slice(begin, begin + past.length)
-                keys[:, index, :, slots], values[:, index, :, slots] = past.keys, past.values
-        is_new: Tensor | None = None  # (P, 1, L, 1)
-        if any(known):
-            first = [longest - length + n for length, n in zip(lengths, known, strict=True)]
-            slots_of_all = torch.arange(longest, device=self._device)
-            is_new = (slots_of_all >= torch.tensor(first, device=self._device)[:, None])[:, None, :, None]
-
-        def keep(layer: int, new_keys: Tensor, new_values: Tensor) -> tuple[Tensor, Tensor]:
-            for cache, new in ((keys[layer], new_keys), (values[layer], new_values)):
-                room = cache[:, :, -new.shape[2] :]
-                room.copy_(new if is_new is None else torch.where(is_new[:, :, -new.shape[2] :], new, room))
-            return keys[layer], values[layer]
-
-        return Prefilled(self._prompt_logits(prompts, known, keep), tuple(lengths), (keys, values))
-
-    def past_of(self, row: int) -> Past | None:
-        rows = self._rows
-        if not isinstance(rows, RowSlots) or self._prompts is not None:
-            return None
-        slots = rows.slots_of(row)
-        return Past(rows.keys[:, row, :, slots].contiguous(), rows.values[:, row, :, slots].contiguous())
+        places, names = held.add(lengths, completions)
+        logits = self._prompt_logits(prompts, lambda layer, keys, values: held.write(layer, places, keys, values))
+        return Prefilled(logits, tuple(lengths), names)
 
     def join(self, prefilled: Prefilled[Cache], which: Sequence[int]) -> None:
         lengths = [prefilled.lengths[index] for index in which]
-        rows = self._rows.join([0] * len(which) if self._prompts is not None else lengths)
+        rows = slice(self._rows.rows, self._rows.rows + len(which))
+        places = self._rows.join([0] * len(which) if self._prompts is not None else lengths)
         self._positions.join(rows, lengths)
         if isinstance(prefilled.cache, list):
             assert self._prompts is not None, "computed before begin"
@@ -161,14 +135,43 @@ class LeanDecoder:
             chosen = torch.tensor(which, device=self._device)
             for cache, computed in zip((self._rows.keys, self._rows.values), prefilled.cache, strict=True):
                 slots = slice(self._rows.joins_at - computed.shape[-2], self._rows.joins_at)
-                cache[:, rows, :, slots] = computed.index_select(1, chosen)
+                cache[:, places, :, slots] = computed.index_select(1, chosen)
 
     def leave(self, ended: Sequence[int], holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
         into, source = (torch.tensor(indices, dtype=torch.int64, device=self._device) for indices in (holes, tails))
         self._positions.leave(into, source)
-        self._rows.leave(into, source, (holes, tails), rows)
+        if isinstance(self._rows, RowSlots):
+            self._rows.leave(ended, holes, tails, rows)
+        else:
+            self._rows.leave(into, source, (holes, tails), rows)
         if self._prompts is not None:
             self._prompts.leave(ended, holes, tails, rows)
+
+    def part(self, rows: Sequence[int]) -> list[Parted]:
+        places, positions = self._own_slots.place_of(np.array(rows)), self._positions.positions[list(rows)]
+        names = [None if self._prompts is None else self._prompts.name_of(row) for row in rows]
+        return [Parted(*each) for each in zip(places.tolist(), positions.tolist(), names, strict=True)]
+
+    def rejoin(self, parted: Sequence[Parted], tokens: Sequence[int]) -> None:
+        slots, places = self._own_slots, [each.place for each in parted]
+        needed = max(slots.end_of(place) + more for place, more in zip(places, tokens, strict=True))
+        if needed > slots.slots:
+            self._lengthen(needed)
+        rows = slice(slots.rows, slots.rows + len(parted))
+        slots.rejoin(places)
+        self._positions.join(rows, [each.position for each in parted])
+        if self._prompts is not None:
+            self._prompts.join(rows, [each.prompt for each in parted if each.prompt is not None])
+
+    def drop(self, parted: Parted) -> None:
+        self._own_slots.free([parted.place])
+        if self._prompts is not None and parted.prompt is not None:
+            self._prompts.drop(parted.prompt, self._own_slots.rows)
+
+    @property
+    def _own_slots(self) -> RowSlots:
+        assert isinstance(self._rows, RowSlots), "rows without ends of their own do not part"
+        return self._rows
 
     @property
     def verifies_drafts(self) -> bool:
@@ -189,6 +192,8 @@ class LeanDecoder:
         for index, layer in enumerate(self._weights.layers):
             heads = self._heads(x, layer, rotations)  # (n, kv heads, queries + 2, size)
             mixed = self._attend_compiled(heads, index, of_pass) if self._compiled else self._attend(heads, index)
+            if index == len(self._weights.layers) - 1 and of_pass.read is not None:
+                x, mixed = x[of_pass.read], mixed[of_pass.read]
             x = self._rest_of_layer(x, mixed, layer)
         self._advance(1 if drafts is None else drafts.counts + 1)
         return self._logits(x)[: of_pass.wanted]
@@ -207,40 +212,29 @@ class LeanDecoder:
         self._rows.advance(tokens)
         self._positions.advance(tokens)
 
-    def _prompt_logits(
-        self,
-        prompts: Sequence[Sequence[int]],
-        known: Sequence[int],
-        keep: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]],
-    ) -> Tensor:
-        """Returns the logits after each prompt, (P, V), computing what comes after its first ``known`` tokens.
-        ``keep(layer, keys, values)`` takes those of the last N tokens, (P, kv heads, N, size), and returns those of all
-        L."""
+    def _prompt_logits(self, prompts: Sequence[Sequence[int]], keep: Callable[[int, Tensor, Tensor], None]) -> Tensor:
+        """Returns the logits after each prompt, (P, V); ``keep(layer, keys, values)``, (P, kv heads, L, size) each."""
         shape = self._shape
-        ids, padding = right_aligned([each[n:] for each, n in zip(prompts, known, strict=True)], self._device)  # (P, N)
-        longest = max(map(len, prompts))
-        if any(known):
-            padding = torch.tensor([longest - len(prompt) for prompt in prompts], device=self._device)  # (P,)
+        ids, padding = right_aligned(prompts, self._device)  # (P, L), (P,)
         count, length = ids.shape
-        slots = torch.arange(longest, device=self._device)
-        asking = slots[longest - length :]
-        rotations = self._rotations.at((asking - padding[:, None]).clamp_(min=0).flatten())  # (P × N, size / 2)
+        slots = torch.arange(length, device=self._device)
+        rotations = self._rotations.at((slots - padding[:, None]).clamp_(min=0).flatten())  # (P × L, size / 2)
         seen = None
-        if length < longest or min(map(len, prompts)) < longest:
-            seen = (slots[None, :] <= asking[:, None]) & (slots >= padding[:, None, None])  # (P, N, L)
-            seen |= slots[None, :] == asking[:, None]  # padding sees itself: no empty softmax
+        if min(map(len, prompts)) < length:
+            seen = (slots[None, :] <= slots[:, None]) & (slots >= padding[:, None, None])  # (P, L, L)
+            seen |= torch.eye(length, dtype=torch.bool, device=self._device)  # padding sees itself: no empty softmax
             seen = seen[:, None]
         x = functional.embedding(ids.flatten(), self._weights.embedding)
         last = len(self._weights.layers) - 1
         for index, layer in enumerate(self._weights.layers):
             heads = self._heads(x, layer, rotations)  # (P × L, kv heads, queries + 2, size)
             by_prompt = heads.view(count, length, *heads.shape[1:]).permute(0, 2, 3, 1, 4)
-            all_keys, all_values = keep(index, by_prompt[:, :, -2], by_prompt[:, :, -1])
+            keep(index, by_prompt[:, :, -2], by_prompt[:, :, -1])
             # Of the last layer nobody reads more than the newest token.
             newest = slice(length - 1, length) if index == last else slice(0, length)
             queries = by_prompt[:, :, : shape.queries, newest].flatten(1, 2)  # (P, query heads, L or 1, size)
-            keys = all_keys.repeat_interleave(shape.queries, dim=1)
-            values = all_values.repeat_interleave(shape.queries, dim=1)
+            keys = by_prompt[:, :, -2].repeat_interleave(shape.queries, dim=1)
+            values = by_prompt[:, :, -1].repeat_interleave(shape.queries, dim=1)
             mask = None if seen is None else seen[:, :, newest]
             causal = seen is None and index != last
             mixed = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal)
@@ -297,29 +291,37 @@ class LeanDecoder:
         return mixed.reshape(count, -1)
 
     def _attend_compiled(self, heads: Tensor, index: int, of_pass: Pass) -> Tensor:
-        """The same in one call, except for attention over shared prompts; a row may have several positions."""
-        shape, rows = self._shape, self._rows
-        assert isinstance(rows, RowSlots)
-        other, other_logs, places = NO_OTHER_PART
+        """The same in one call, except for attention over shared prompts and of rows that read much; a row may have
+        several positions."""
+        shape, rows = self._shape, self._own_slots
+        other: tuple[Tensor, Tensor] | None = None
+        part = NO_OTHER_PART
         if of_pass.seats is not None:
             assert isinstance(self._prompts, SeatedPrompts)
             queries = heads[:, :, :-2].flatten(0, 1)
-            attended = self._prompts.attend_by_prompt(queries, index, of_pass.seats)
-            other, other_logs = (found.numpy() for found in attended)
-            places = of_pass.seats.places.numpy()
+            other = self._prompts.attend_by_prompt(queries, index, of_pass.seats)
+            part = other[0].numpy(), other[1].numpy(), of_pass.seats.places.numpy()
         mixed = torch.empty((len(heads), shape.kv_heads, shape.queries, shape.head_size))
-        attend(
-            heads.numpy(),
-            *rows.host_layers[index],
-            rows.starts,
-            of_pass.row_of,
-            of_pass.slots,
-            other,
-            other_logs,
-            places,
-            mixed.numpy(),
-        )
+        host = rows.host_layers[index]
+        attend(heads.numpy(), *host, rows.starts, of_pass.places, of_pass.slots, *part, mixed.numpy())
+        for run in of_pass.runs:
+            own, logs = self._attend_run(heads[run.positions], index, run, logs_wanted=other is not None)
+            asked = slice(run.positions.stop - own.shape[1], run.positions.stop)
+            mixed[asked] = own.transpose(0, 1)
+            if other is not None and logs is not None and of_pass.seats is not None:
+                places = of_pass.seats.places.view(-1, shape.kv_heads)[asked]
+                mixed[asked] = joined(mixed[asked], logs.transpose(0, 1), other[0][places], other[1][places])
         return mixed.flatten(1)
+
+    def _attend_run(self, heads: Tensor, index: int, run: Run, *, logs_wanted: bool) -> tuple[Tensor, Tensor | None]:
+        """Writes the keys and values of one row's positions. Returns attention's output over its slots,
+        (kv heads, positions, queries, size), and its logarithms; of the last layer for the last position alone."""
+        rows, heads = self._own_slots, heads.transpose(0, 1)  # (kv heads, positions, queries + 2, size)
+        count = heads.shape[1]
+        keys, values = (cache[index, run.place, :, run.slots] for cache in (rows.keys, rows.values))
+        keys[:, -count:], values[:, -count:] = heads[:, :, -2], heads[:, :, -1]
+        asking = heads[:, -1:, :-2] if index == self._shape.layers - 1 else heads[:, :, :-2]
+        return by_causal_products(asking, keys, values, count, logs_wanted=logs_wanted)
 
     def _rest_of_layer(self, x: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
         """Adds the output projection, the MLP and both residuals."""
@@ -345,6 +347,18 @@ class LeanDecoder:
     def _logits(self, x: Tensor) -> Tensor:
         return self._weights.head.plain(self._norm(x, self._weights.final_norm))
 
+    def _lengthen(self, slots: int) -> None:
+        """Afterwards each row has at least so many slots, and at least one and a half times as many as before."""
+        plan = self._plan.with_slots(max(slots, self._plan.slots * 3 // 2))
+        parts = plan.parts(self.attention_shape)
+        store = torch.zeros(sum(parts), dtype=self._dtype, device=self._device)
+        own_keys, own_values, keys, values = torch.split(store, list(parts))
+        self._own_slots.move(*self._divided(own_keys, own_values, plan.rows, plan.slots, transposed=True))
+        if self._prompts is not None:
+            self._prompts.move(*self._divided(keys, values, plan.prompts, plan.prompt_slots, transposed=False))
+        self._rotations.make_table(plan.prompt_slots + plan.slots, self._shape.head_size)
+        self._store, self._plan = store, plan
+
     def _make_room(self, plan: CachePlan, longest_prompt: int) -> None:
         """Makes the cache as planned. What an earlier call left in it is finite, as its first zeros are: a masked slot
         has weight 0, and 0 times a NaN would be a NaN."""
@@ -360,7 +374,7 @@ class LeanDecoder:
         parts = plan.parts(self.attention_shape)
         own_keys, own_values, keys, values = torch.split(store[: sum(parts)], list(parts))
         lead = 0 if plan.shared else longest_prompt
-        self._store = store
+        self._store, self._plan = store, plan
         rows = (plan.rows, plan.slots)
         own = self._divided(own_keys, own_values, *rows, transposed=self._compiled)
         if self._kernels is not None:

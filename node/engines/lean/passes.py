@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -17,17 +18,30 @@ from node.engines.lean.seated_prompts import SeatedPrompts, Seats
 from node.engines.lean.shared_prompts import SharedPrompts
 from node.engines.lean.timeline import RowTimeline
 
+LEAST_RUN: Final = 8  # positions of a row, from which on attention by matrix products takes less than one at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a row reads in one pass: ``positions`` of the pass, the last of ``slots`` at ``place``."""
+
+    positions: slice
+    place: int
+    slots: slice  # of all that the row has then
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pass:
-    """The positions of one pass, row by row. Those from ``wanted`` on, up to the next multiple, have no reader."""
+    """The m positions of one pass, row by row; those after them, up to the next multiple, have no reader."""
 
-    wanted: int
+    wanted: int  # logits
     tokens: Tensor  # (count,)
     positions: Tensor  # (count,) in their completions, prompts included
-    row_of: NDArray[np.int64]  # (wanted,)
-    slots: NDArray[np.int64]  # (wanted,) where keys and values belong, of rows that have slots of their own
+    places: NDArray[np.int64]  # (m,) each one's row in the cache, where rows have slots of their own
+    slots: NDArray[np.int64]  # (m,) and the slot there to which its key and value belong
     seats: Seats | None  # where prompts are held apart
+    read: Tensor | None = None  # (≥ wanted,) the positions whose logits are wanted, if not the first ones
+    runs: tuple[Run, ...] = ()  # rows with so many positions that products pay; the slots of these are -1
 
 
 class RowPositions:
@@ -39,6 +53,7 @@ class RowPositions:
         self.positions = torch.zeros(rows, dtype=torch.int64, device=device)
 
     def join(self, rows: slice, lengths: Sequence[int]) -> None:
+        """``rows`` come in with so many tokens."""
         self.positions[rows] = torch.tensor(lengths, device=self.positions.device)
 
     def leave(self, holes: Tensor, tails: Tensor) -> None:
@@ -60,29 +75,54 @@ class RowPositions:
         present = rows.rows
         count = _computed(present)
         self.tokens[:present].copy_(tokens)
-        row_of = np.arange(present)
-        slots = _slots_of(rows, row_of, np.zeros(present, dtype=np.int64))
+        where = _slots_of(rows, np.arange(present), np.zeros(present, dtype=np.int64))
         seats = prompts.seats if isinstance(prompts, SeatedPrompts) else None
-        return Pass(present, self.tokens[:count], self.positions[:count], row_of, slots, seats)
+        return Pass(present, self.tokens[:count], self.positions[:count], *where, seats)
 
     def _drafted(
         self, newest: Tensor, drafts: Drafts, rows: RowTimeline | RowSlots, prompts: SharedPrompts | None
     ) -> Pass:
         row_of, after = drafts.row_of, drafts.after
-        wanted = len(row_of)
-        count = _computed(wanted)
+        computed = len(row_of)
+        count = _computed(computed)
         tokens, positions = (torch.zeros(count, dtype=torch.int64) for _ in range(2))
         first_of_row = torch.from_numpy(after == 0)
-        tokens[:wanted][first_of_row] = newest
-        tokens[:wanted][~first_of_row] = torch.from_numpy(drafts.tokens)
-        positions[:wanted] = self.positions[torch.from_numpy(row_of)] + torch.from_numpy(after)
+        tokens[:computed][first_of_row] = newest
+        tokens[:computed][~first_of_row] = torch.from_numpy(drafts.tokens)
+        positions[:computed] = self.positions[torch.from_numpy(row_of)] + torch.from_numpy(after)
         seats = prompts.seats_of(row_of, count) if isinstance(prompts, SeatedPrompts) else None
-        return Pass(wanted, tokens, positions, row_of, _slots_of(rows, row_of, after), seats)
+        where = _slots_of(rows, row_of, after)
+        if not drafts.given:
+            return Pass(computed, tokens, positions, *where, seats)
+        read = np.zeros(_computed(wanted := len(drafts.read)), dtype=np.int64)
+        read[:wanted] = drafts.read
+        runs = _runs_of(drafts, rows, *where)
+        return Pass(wanted, tokens, positions, *where, seats, torch.from_numpy(read), runs)
+
+
+def _runs_of(
+    drafts: Drafts, rows: RowTimeline | RowSlots, places: NDArray[np.int64], slots: NDArray[np.int64]
+) -> tuple[Run, ...]:
+    """Returns the given rows of ``LEAST_RUN`` positions or more, and marks these in ``slots``."""
+    ends, counts = np.cumsum(drafts.counts + 1), drafts.counts + 1
+    runs = []
+    for end, count in zip(ends[-drafts.given :].tolist(), counts[-drafts.given :].tolist(), strict=True):
+        if count >= LEAST_RUN:
+            positions, place = slice(end - count, end), int(places[end - 1])
+            runs.append(Run(positions, place, slice(int(rows.starts[place]), int(slots[end - 1]) + 1)))
+            slots[positions] = -1
+    return tuple(runs)
 
 
 def _computed(positions: int) -> int:
     return -(-positions // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
-def _slots_of(rows: RowTimeline | RowSlots, row_of: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
-    return rows.next_slots(row_of, after) if isinstance(rows, RowSlots) else after
+def _slots_of(
+    rows: RowTimeline | RowSlots, row_of: NDArray[np.int64], after: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns each position's place and slot."""
+    if isinstance(rows, RowTimeline):
+        return row_of, after  # not read
+    places = rows.place_of(row_of)
+    return places, rows.next_slots(places, after)

@@ -34,11 +34,18 @@ class SeatedPrompts(SharedPrompts):
     def __init__(self, keys: Tensor, values: Tensor, mask: Tensor, *, rows: int, attention: Attention) -> None:
         super().__init__(keys, values, rows=rows)
         self._mask = mask
-        self._batch_keys = keys.flatten(1, 2).unbind(0)  # a layer: (prompts × kv heads, slots, size)
-        self._batch_values = values.flatten(1, 2).unbind(0)
+        self._divide()
         self._batch_mask = mask.flatten(0, 1).unsqueeze(1)
         self._attention = attention
         self.mask_bytes = mask.nbytes
+
+    def move(self, keys: Tensor, values: Tensor) -> None:
+        super().move(keys, values)
+        self._divide()
+
+    def _divide(self) -> None:
+        self._batch_keys = self._keys.flatten(1, 2).unbind(0)  # a layer: (prompts × kv heads, slots, size)
+        self._batch_values = self._values.flatten(1, 2).unbind(0)
 
     @property
     def seats(self) -> Seats:

@@ -44,6 +44,12 @@ class SharedPrompts(ABC):
         self._named += len(lengths)
         return places, names
 
+    def move(self, keys: Tensor, values: Tensor) -> None:
+        """Goes on in ``keys`` and ``values``, of the same shape."""
+        held = slice(0, self._held)
+        keys[:, held], values[:, held] = self._keys[:, held], self._values[:, held]
+        self._keys, self._values = keys, values
+
     def write(self, layer: int, places: slice, keys: Tensor, values: Tensor) -> None:
         """``keys`` and ``values`` are (places, kv heads, length, size), aligned at the prompts' last tokens."""
         used = slice(self._slots - keys.shape[2], self._slots)
@@ -54,9 +60,21 @@ class SharedPrompts(ABC):
         self._prompt[rows] = [place_of[name] for name in names]
         self._rows_changed(rows.stop)
 
+    def name_of(self, row: int) -> int:
+        """Returns the name of a row's prompt."""
+        return int(self._names[self._prompt[row]])
+
     def leave(self, ended: Sequence[int], holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
         """Rows ``ended`` end; then row ``tails[i]`` becomes ``holes[i]`` and rows from ``rows`` on do not exist."""
-        np.subtract.at(self._expected, self._prompt[list(ended)], 1)
+        self._end(self._prompt[list(ended)], holes, tails, rows)
+
+    def drop(self, name: int, rows: int) -> None:
+        """A row of the prompt ``name`` ends that is none of the ``rows`` present."""
+        self._end(np.flatnonzero(self._names[: self._held] == name), (), (), rows)
+
+    def _end(self, prompts: NDArray[np.int64], holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
+        """Of each of ``prompts``, by place, a row has ended."""
+        np.subtract.at(self._expected, prompts, 1)
         self._prompt[list(holes)] = self._prompt[list(tails)]
         for place in np.flatnonzero(self._expected[: self._held] == 0)[::-1]:
             self._remove(int(place), rows)

@@ -27,6 +27,7 @@ from node.engines.engine import (
     GenerationRequest,
     Sample,
     Sampling,
+    Turns,
     Weights,
 )
 from node.engines.process.channel import Channel
@@ -34,6 +35,7 @@ from node.engines.process.losses import EngineLoss, StartAgain, after_loss
 from node.engines.process.remote_engine import GroupSampled, ModelExpected, Patience, RemoteEngine, least_sufficient
 from node.engines.process.told_requests import ToldRequests
 from node.engines.resumption import SamplingStart, progress_of, starts_of, token_limit
+from node.engines.turns import in_step
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from protocol.errors import EngineLostError, ProtocolError
@@ -163,10 +165,22 @@ class ProcessEngine:
             self._taken_over().load_weights(version, weights)
         self._version, self._up_to_date = version, True
 
-    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[list[Sample]]:
-        return [list(progress.samples) for progress in self.advance(requests, sampling)]
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, turns: Turns | None = None
+    ) -> list[list[Sample]]:
+        return [list(progress.samples) for progress in self.advance(requests, sampling, turns=turns)]
 
     def advance(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        enough: Enough | None = None,
+        ended: Ended | None = None,
+        turns: Turns | None = None,
+    ) -> list[GenerationProgress]:
+        return in_step(self._advance, requests, sampling, enough, ended, turns)
+
+    def _advance(
         self,
         requests: Sequence[GenerationRequest],
         sampling: Sampling,

@@ -1,155 +1,87 @@
-"""Conversations: from the first action of each episode to the last, all episodes of a round in step.
+"""What follows the actions of conversations, while an engine samples others.
 
-A turn is one call of the engine for every episode that goes on, each from its own conversation so far, and one call of
-the scorer, which replays the actions and says what follows (``node.environments.conversation``). Ids are kept: the
-prompt is rendered once, sampled ids stay as they were sampled, and each observation is tokenized alone and appended. A
-chat template that writes earlier turns differently, such as one that leaves their thoughts out, cannot be extended so:
-there the model reads the conversation as the template writes it, and what follows is a new sample to learn from.
-An episode ends when its environment says so, after ``max_turns``, when the next observation leaves no room for an
-action in the model's context, or when its environment fails, which earns 0 and is counted. One that is cut off has what
-its environment gives it until then.
+The scoring workers play each episode from its beginning with one action more and say what follows
+(``node.environments.conversation``), as many at a time as there are workers. Ids are kept: the prompt is rendered once,
+sampled ids stay as they were sampled, and each observation is tokenized alone and appended. A chat template that writes
+earlier turns differently, such as one that leaves their thoughts out, cannot be extended so: there the model reads the
+conversation as the template writes it, and what follows is a new sample to learn from. An episode ends when its
+environment says so, after ``max_turns``, when the next observation leaves no room for an action in the model's context,
+or when its environment fails, which earns 0 and is counted. One that is cut off has what its environment gives it until
+then.
+
+What follows is a function of the reference and the actions. So it is kept by these for one call, and asked again where
+it is not known, as for an episode that had ended before a restart.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
 
-import numpy as np
-
-from node.engines.engine import Engine, GenerationRequest, Sample, Sampling, Segment
-from node.environments.conversation import Played, as_read, transcript
+from node.engines.engine import Heard, Sample
+from node.environments.conversation import as_read, transcript
 from node.learner.generation.own_rollouts import RewardScorer, Rollout
 from node.policy.tokens import TokenTable
-from node.tasks.scorer import Scores, ScoringFault
+from node.tasks.scorer import Scores
 from node.tasks.task import Prompt
+from protocol.messages import PromptRef
 
 
-@dataclass(slots=True, eq=False)
-class _Episode:
-    """One episode while it runs."""
-
-    row: list[int]  # the conversation so far, prompt included
-    prompt: Prompt
-    samples: list[Sample]  # of each turn
-    actions: list[str] = field(default_factory=list)
-    observed: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
-    anew: list[int] = field(default_factory=list)  # as ``Sample`` has it
-    played: Played | None = None  # what followed the actions, once they are scored
-    reward: float = 0.0
-    fault: ScoringFault | None = None
-    ended: bool = False
-
-    def acted(self, sample: Sample, tokens: TokenTable) -> None:
-        """Takes the next action."""
-        ids = sample.token_ids.tolist()
-        self.samples.append(sample)
-        self.row += ids
-        self.actions.append(tokens.text_of(ids).decode("utf-8", "replace"))
-
-    def told(self, played: Played | None, tokens: TokenTable, context: int) -> None:
-        """Takes what follows the last action; None: nothing does."""
-        self.played, self.ended = played, True
-        if played is None or not played.goes_on:
-            return
-        said = [each for turn in zip(self.actions, played.observations, strict=True) for each in turn]
-        ids, anew = tokens.heard_ids(self.prompt.text, self.prompt.tools, said, after=self.row[-1])
-        row = [*(() if anew else self.row), *ids]
-        if len(row) >= context:
-            return
-        place = sum(len(each.token_ids) for each in self.samples)
-        self.row, self.ended = row, False
-        self.observed.append((place, ids))
-        self.anew += [place] if anew else []
-
-    def sample(self) -> Sample:
-        """Returns all actions as one sample."""
-        segments: list[Segment] = []
-        for each in (segment for sample in self.samples for segment in sample.segments):
-            if segments and segments[-1].version == each.version:
-                each = Segment(each.version, segments.pop().tokens + each.tokens)
-            segments.append(each)
-        return Sample(
-            np.concatenate([each.token_ids for each in self.samples]),
-            np.concatenate([each.logps for each in self.samples]),
-            self.samples[-1].finish,
-            tuple(segments),
-            tuple(self.observed),
-            tuple(self.anew),
-        )
-
-    def text(self) -> bytes:
-        """Returns the conversation after the prompt as people read it."""
-        return as_read(self.actions, self.played.observations if self.played is not None else ()).encode()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Conversing:
-    """Continues conversations. It keeps nothing between two calls."""
+    """``Turns`` of one call of an engine, whose requests are of ``prompts``."""
 
-    engine: Engine
-    tokens: TokenTable
-    scorer: RewardScorer
-    temperature: float
-    context: int
+    def __init__(self, prompts: Sequence[Prompt], tokens: TokenTable, scorer: RewardScorer) -> None:
+        self._prompts, self._tokens, self._scorer = prompts, tokens, scorer
+        self._known: dict[tuple[PromptRef, str], Scores] = {}  # of one transcript each
+        self._done = SimpleQueue[tuple[int, int, int, list[str], Future[Scores]]]()
 
-    def to_the_end(
-        self,
-        begun: Sequence[tuple[Rollout, int]],
-        seed: int,
-        halted: Callable[[], bool] | None = None,
-    ) -> list[Rollout] | None:
-        """Returns the groups with whole conversations, scored. ``begun``: each with the samples of the first turn, and
-        the most tokens of an action. None once ``halted`` returns true."""
-        groups = [[self._begun(rollout, sample) for sample in rollout.samples] for rollout, _ in begun]
-        turn = 0
+    @property
+    def rewrites(self) -> bool:
+        return not self._tokens.extends
+
+    def acted(self, conversation: int, request: int, so_far: Sample) -> None:
+        actions = self._actions(so_far)
+        future = self._scorer.submit(self._prompts[request].ref, transcript(actions))
+        last = int(so_far.token_ids[-1])
+        future.add_done_callback(lambda done: self._done.put((conversation, request, last, actions, done)))
+
+    def replies(self, *, wait: bool) -> list[tuple[int, Heard | None]]:
+        """Raises what scoring raised."""
+        found: list[tuple[int, Heard | None]] = []
         while True:
-            self._step([(rollout, episodes) for (rollout, _), episodes in zip(begun, groups, strict=True)])
-            everyone = [
-                (episode, most) for (_, most), episodes in zip(begun, groups, strict=True) for episode in episodes
-            ]
-            running = [(number, *each) for number, each in enumerate(everyone) if not each[0].ended]
-            if not running:
-                break
-            turn += 1
-            draws = random.Random(f"starling/turn/{seed}/{turn}").getrandbits(63)
-            requests = [
-                GenerationRequest(
-                    tuple(episode.row), 1, min(most, self.context - len(episode.row)), conversation=number
-                )
-                for number, episode, most in running
-            ]
-            enough = None if halted is None else lambda _: halted()
-            reached = self.engine.advance(requests, Sampling(self.temperature, draws), enough)
-            if not all(each.samples for each in reached):
-                return None
-            for (_, episode, _), each in zip(running, reached, strict=True):
-                episode.acted(each.samples[0], self.tokens)
-        return [self._whole(rollout, episodes) for (rollout, _), episodes in zip(begun, groups, strict=True)]
+            try:
+                conversation, request, last, actions, done = self._done.get(block=wait and not found)
+            except Empty:
+                return found
+            prompt, scores = self._prompts[request], done.result()
+            self._known[prompt.ref, transcript(actions)] = scores
+            played = scores.played[0] if scores.played else None
+            if played is None or not played.goes_on:
+                found.append((conversation, None))
+                continue
+            said = [each for turn in zip(actions, played.observations, strict=True) for each in turn]
+            found.append((conversation, Heard(*self._tokens.heard_ids(prompt.text, prompt.tools, said, after=last))))
 
-    def _begun(self, rollout: Rollout, sample: Sample) -> _Episode:
-        episode = _Episode(list(rollout.prompt_ids), rollout.prompt, [])
-        episode.acted(sample, self.tokens)
-        return episode
-
-    def _step(self, groups: Sequence[tuple[Rollout, Sequence[_Episode]]]) -> None:
-        """Lets the environments answer the last action of every episode that goes on."""
-        going = [(rollout, [each for each in episodes if not each.ended]) for rollout, episodes in groups]
-        going = [(rollout, episodes) for rollout, episodes in going if episodes]
-        items = [(rollout.prompt.ref, [transcript(each.actions) for each in episodes]) for rollout, episodes in going]
-        for (_, episodes), scores in zip(going, self.scorer.score(items), strict=True):
-            played = scores.played or (None,) * len(episodes)
-            columns = zip(episodes, scores.rewards, scores.faults, played, strict=True)
-            for episode, reward, fault, each in columns:
-                episode.reward, episode.fault = reward, fault
-                episode.told(each, self.tokens, self.context)
-
-    def _whole(self, rollout: Rollout, episodes: Sequence[_Episode]) -> Rollout:
-        scores = Scores(
-            tuple(each.reward for each in episodes),
-            tuple(each.fault for each in episodes),
-            tuple(each.played for each in episodes),
+    def rollout(self, prompt: Prompt, prompt_ids: Sequence[int], samples: Sequence[Sample]) -> Rollout:
+        """Returns the conversations of one prompt, which have ended, with what each earned."""
+        actions = [self._actions(sample) for sample in samples]
+        said = [transcript(each) for each in actions]
+        unknown = [each for each in dict.fromkeys(said) if (prompt.ref, each) not in self._known]
+        for text, scores in zip(unknown, self._scorer.score([(prompt.ref, [text]) for text in unknown]), strict=True):
+            self._known[prompt.ref, text] = scores
+        found = [self._known[prompt.ref, each] for each in said]
+        played = tuple(each.played[0] if each.played else None for each in found)
+        texts = tuple(
+            as_read(acts, each.observations if each is not None else ()).encode()
+            for acts, each in zip(actions, played, strict=True)
         )
-        samples = tuple(each.sample() for each in episodes)
-        return Rollout(rollout.prompt, rollout.prompt_ids, samples, tuple(each.text() for each in episodes), scores)
+        scores = Scores(tuple(each.rewards[0] for each in found), tuple(each.faults[0] for each in found), played)
+        return Rollout(prompt, tuple(prompt_ids), tuple(samples), texts, scores)
+
+    def _actions(self, so_far: Sample) -> list[str]:
+        ends = [*(place for place, _ in so_far.observed), len(so_far.token_ids)]
+        return [
+            self._tokens.text_of(so_far.token_ids[begin:end].tolist()).decode("utf-8", "replace")
+            for begin, end in zip([0, *ends[:-1]], ends, strict=True)
+        ]

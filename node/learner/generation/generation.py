@@ -7,6 +7,10 @@ tokens and log-probabilities included. If more than I become complete with the s
 Dynamic sampling (DAPO, arXiv 2503.14476): with ``resample`` r > 0, complete groups whose rewards are all equal are
 dropped from the batch, and new prompts are drawn until there are I groups with unequal rewards or r·I prompts have been
 drawn. The tokens and rewards of dropped groups still count, and the groups may still be shared.
+
+A conversation is a completion whose environment answers between its actions (``conversations``). All of this holds for
+it as for a single answer; it may be interrupted between two turns and within one. Which groups are complete first then
+depends on how long environments take; what is sampled does not.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from node.configuration import LearnerSection
-from node.engines.engine import Ended, Engine, Enough, GenerationProgress, GenerationRequest, Sampling
+from node.engines.engine import Ended, Engine, Enough, GenerationProgress, GenerationRequest, Sampling, Turns
+from node.engines.resumption import row_of
 from node.environments.conversation import ConversationTask
 from node.fit.workload import SAMPLED_PROMPTS
 from node.learner.allocation.allocator import Allocation, allocate
@@ -121,9 +126,9 @@ class Generation:
             if not wave:
                 break
             told: dict[int, Rollout] = {}
-            progress = self._advance(wave, missing, seed, halted, self._telling(wave, told, listener))
-            complete = self._sort_out(wave, progress, told, waiting, tally)
-            complete = self._conversed(complete, seed, halted, tally)
+            turns = Conversing([launch.prompt for launch in wave], self.tokens, self.scorer)
+            progress = self._advance(wave, missing, seed, halted, self._telling(wave, told, listener), turns)
+            complete = self._sort_out(wave, progress, told, waiting, turns, tally)
             if not self.section.resample:
                 tally.rollouts += complete
                 break
@@ -167,7 +172,10 @@ class Generation:
         """Returns completions of ``text``, scored as those of ``prompt``; None where it leaves no room for one."""
         ids = tuple(self.tokens.prompt_ids(text, prompt.tools))
         room = min(self.tasks[prompt.ref.task].max_new_tokens, self.context - len(ids))
-        return _Launch(prompt, GenerationRequest(ids, completions, room), hint) if room > 0 else None
+        if room <= 0:
+            return None
+        whole = self.context if hint is None and self._converses(prompt) else None
+        return _Launch(prompt, GenerationRequest(ids, completions, room, conversation_tokens=whole), hint)
 
     def _resumed(self, group: UnfinishedGroup) -> _Launch | None:
         """Returns None for a group whose task has changed, or whose prompt and tokens no longer fit the context."""
@@ -182,18 +190,21 @@ class Generation:
             return None
         prompt_ids = tuple(self.tokens.prompt_ids(prompt.text, prompt.tools))
         room = min(task.max_new_tokens, self.context - len(prompt_ids))
-        longest = max((len(each.token_ids) for each in group.progress.sequences), default=1)
-        if longest > room:
+        converses = self._converses(prompt)
+        most = self.context - len(prompt_ids) if converses else room
+        longest = max((len(row_of((), each)) for each in group.progress.sequences), default=1)
+        if longest > most:
             log.warning(
                 "an unfinished group of %s is dropped: it has a completion of %d tokens where the task and the model's "
                 "context of %d leave room for %d after its prompt",
                 group.ref.task,
                 longest,
                 self.context,
-                room,
+                most,
             )
             return None
-        return _Launch(prompt, GenerationRequest(prompt_ids, group.completions, room, group.progress))
+        whole = self.context if converses else None
+        return _Launch(prompt, GenerationRequest(prompt_ids, group.completions, room, group.progress, whole))
 
     def _advance(
         self,
@@ -202,6 +213,7 @@ class Generation:
         seed: int,
         halted: Callable[[], bool] | None,
         ended: Ended | None,
+        turns: Turns,
     ) -> list[GenerationProgress]:
         enough: Enough | None = None
         if halted is not None:
@@ -209,7 +221,7 @@ class Generation:
         elif len(wave) > missing:
             enough = lambda complete: complete >= missing  # noqa: E731
         requests = [launch.request for launch in wave]
-        return self.engine.advance(requests, Sampling(self.temperature, seed), enough, ended)
+        return self.engine.advance(requests, Sampling(self.temperature, seed), enough, ended, turns)
 
     def _telling(self, wave: Sequence[_Launch], told: dict[int, Rollout], listener: EndedGroups | None) -> Ended | None:
         """Returns what tells ``listener`` of ended groups, and notes them in ``told`` by their place in ``wave``."""
@@ -226,24 +238,6 @@ class Generation:
     def _converses(self, prompt: Prompt) -> bool:
         return isinstance(self.tasks[prompt.ref.task], ConversationTask)
 
-    def _conversed(
-        self, complete: Sequence[Rollout], seed: int, halted: Callable[[], bool] | None, tally: Generated
-    ) -> list[Rollout]:
-        """Returns the groups, those of conversations with all their turns. Once ``halted`` returns true these are left
-        out: the process ends."""
-        begun = [
-            (rollout, self.tasks[rollout.prompt.ref.task].max_new_tokens)
-            for rollout in complete
-            if self._converses(rollout.prompt)
-        ]
-        if not begun:
-            return list(complete)
-        conversing = Conversing(self.engine, self.tokens, self.scorer, self.temperature, self.context)
-        whole = conversing.to_the_end(begun, seed, halted)
-        ended = dict(zip((rollout for rollout, _ in begun), whole or (), strict=False))
-        tally.tokens += sum(each.tokens - rollout.tokens for rollout, each in ended.items())
-        return [ended.get(each, each) for each in complete if each in ended or not self._converses(each.prompt)]
-
     def _rollout(self, launch: _Launch, reached: GenerationProgress) -> Rollout:
         asked = launch.prompt
         ids = launch.request.prompt_ids if launch.hint is None else self.tokens.prompt_ids(asked.text, asked.tools)
@@ -255,6 +249,7 @@ class Generation:
         progress: Sequence[GenerationProgress],
         told: Mapping[int, Rollout],
         waiting: list[UnfinishedGroup],
+        turns: Conversing,
         tally: Generated,
     ) -> list[Rollout]:
         """Returns the complete groups; the others go to the front of ``waiting``, being older than what is there."""
@@ -267,7 +262,10 @@ class Generation:
                 if len(reached.samples) == request.completions:
                     tally.hinted.append((self._rollout(launch, reached), launch.hint))
             elif len(reached.samples) == request.completions:
-                complete.append(told.get(index) or self._rollout(launch, reached))
+                if request.conversation_tokens is not None:
+                    complete.append(turns.rollout(launch.prompt, request.prompt_ids, reached.samples))
+                else:
+                    complete.append(told.get(index) or self._rollout(launch, reached))
             else:
                 unfinished.append(UnfinishedGroup(launch.prompt.ref, request.completions, reached))
         waiting[:0] = unfinished

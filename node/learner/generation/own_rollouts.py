@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +24,14 @@ from protocol.rollouts import Completion, Group
 class RewardScorer(Protocol):
     """What is used of ``node.tasks.scorer.Scorer``, by two threads at once where generation runs ahead."""
 
+    @abstractmethod
     def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]: ...
+
+    def submit(self, ref: PromptRef, text: str) -> Future[Scores]:
+        """Begins to score one completion. A scorer in this process has done so when it returns."""
+        future = Future[Scores]()
+        future.set_result(self.score([(ref, [text])])[0])
+        return future
 
 
 @dataclass(frozen=True, slots=True, eq=False)

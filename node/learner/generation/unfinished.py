@@ -38,10 +38,7 @@ def snapshot_of_unfinished(groups: Sequence[UnfinishedGroup]) -> tuple[dict[str,
         {
             "ref": msgspec.to_builtins(group.ref),
             "completions": group.completions,
-            "sequences": [
-                [s.finish.value if isinstance(s, Sample) else None, [[g.version, g.tokens] for g in s.segments]]
-                for s in group.progress.sequences
-            ],
+            "sequences": [_record(sequence) for sequence in group.progress.sequences],
         }
         for group in groups
     ]
@@ -51,6 +48,13 @@ def snapshot_of_unfinished(groups: Sequence[UnfinishedGroup]) -> tuple[dict[str,
         TOKENS: torch.from_numpy(np.concatenate([s.token_ids for s in sequences])),
         LOGPS: torch.from_numpy(np.concatenate([s.logps for s in sequences])),
     }, records
+
+
+def _record(sequence: Sample | Partial) -> list[Any]:
+    finish = sequence.finish.value if isinstance(sequence, Sample) else None
+    observed = [[place, list(ids)] for place, ids in sequence.observed]
+    heard = [observed, list(sequence.anew)] if observed else []
+    return [finish, [[each.version, each.tokens] for each in sequence.segments], *heard]
 
 
 def restored_unfinished(
@@ -65,14 +69,16 @@ def restored_unfinished(
     for record in records:
         samples: list[Sample] = []
         partials: list[Partial] = []
-        for finish, segments_read in record["sequences"]:
+        for finish, segments_read, *more in record["sequences"]:
             segments = tuple(Segment(int(version), int(tokens)) for version, tokens in segments_read)
             part = slice(position, position + sum(segment.tokens for segment in segments))
             position = part.stop
+            observed = tuple((int(place), tuple(map(int, ids))) for place, ids in (more[0] if more else ()))
+            heard = observed, tuple(map(int, more[1] if more else ()))
             if finish is None:
-                partials.append(Partial(token_ids[part], logps[part], segments))
+                partials.append(Partial(token_ids[part], logps[part], segments, *heard))
             else:
-                samples.append(Sample(token_ids[part], logps[part], FinishReason(finish), segments))
+                samples.append(Sample(token_ids[part], logps[part], FinishReason(finish), segments, *heard))
         ref = msgspec.convert(record["ref"], PromptRef)
         groups.append(
             UnfinishedGroup(ref, int(record["completions"]), GenerationProgress(tuple(samples), tuple(partials)))

@@ -32,6 +32,7 @@ from node.events import Averaged, AveragingTakenBack, EngineChanged, Event, Roun
 from node.home import Home
 from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import Incoming, RolloutIntake
+from node.learner.generation.own_rollouts import RewardScorer
 from node.learner.generation.schedule import needs_own_weights
 from node.learner.influence.guard import InfluenceState
 from node.learner.influence.standing import Standings
@@ -64,7 +65,7 @@ class WaitingIntake(RolloutIntake):
         return super().collect(WAIT_SECONDS)
 
 
-class OwnProcessScorer:
+class OwnProcessScorer(RewardScorer):
     """Computes the tasks' own rewards in this process; a reward that raises is our bug."""
 
     def __init__(self, tasks: Mapping[str, Task]) -> None:

@@ -90,8 +90,8 @@ def test_completions_without_room_for_their_prompt_wait_until_another_has_ended(
     held: list[int] = []
     prefill = engine._decoder.prefill
 
-    def watched(prompts: Any, completions: Any, pasts: Any = ()) -> Any:
-        computed = prefill(prompts, completions, pasts)
+    def watched(prompts: Any, completions: Any) -> Any:
+        computed = prefill(prompts, completions)
         assert engine._decoder.free_prompts is not None
         held.append(engine._decoder.free_prompts)
         return computed

@@ -10,12 +10,13 @@ import torch
 
 from node.configuration import Config, LearnerSection, PolicySection, TasksSection
 from node.engines.encoded_weights import EncodedWeights
-from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sampling, Weights
+from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sampling, Turns, Weights
 from node.engines.torch import TorchEngine
 from node.events import RoundDone
 from node.learner.assembly.wiring import learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.engine_weights import EngineWeights, form_of
+from node.learner.generation.own_rollouts import RewardScorer
 from node.learner.loop import Learner
 from node.learner.state.learner_state import LearnerState
 from node.learner.steps.optimizer import MasterAdamW
@@ -63,14 +64,15 @@ class EngineElsewhere(TorchEngine):
         sampling: Sampling,
         enough: Enough | None = None,
         ended: Ended | None = None,
+        turns: Turns | None = None,
     ) -> list[GenerationProgress]:
-        reached = super().advance(requests, sampling, enough)
+        reached = super().advance(requests, sampling, enough, turns=turns)
         before = [request.begun or GenerationProgress() for request in requests]
         self.sampled += [(self.version, *pair) for pair in zip(before, reached, strict=True)]
         return reached
 
 
-class HereScorer:
+class HereScorer(RewardScorer):
     def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]:
         rewards = [TASKS[ref.task].rewards(TASKS[ref.task].prompt(ref), texts) for ref, texts in items]
         return [Scores(tuple(each), (None,) * len(each)) for each in rewards]

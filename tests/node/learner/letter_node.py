@@ -34,6 +34,7 @@ from node.events import (
 from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.foreign.swarm_calls import Swarm
+from node.learner.generation.own_rollouts import RewardScorer
 from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import Persistence, restore
 from node.learner.steps.optimizer import MasterAdamW
@@ -75,7 +76,7 @@ def tasks() -> dict[str, Task]:
     return {name: LetterTask(name) for name in ("first", "again")}
 
 
-class HereScorer:
+class HereScorer(RewardScorer):
     """Scores in this process; ``fails`` says which texts cannot be scored."""
 
     def __init__(self, known: Mapping[str, Task], fails: Callable[[str], bool] = lambda _: False) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from node.configuration import LearnerSection, ObjectiveSection, ResearchSection
-from node.engines.engine import Ended, Engine, Enough, GenerationProgress, GenerationRequest, Sampling
+from node.engines.engine import Ended, Engine, Enough, GenerationProgress, GenerationRequest, Sampling, Turns
 from node.engines.torch import TorchEngine
 from node.events import RoundDone
 from node.learner.allocation.success import ClassSuccess, SuccessTracker
@@ -43,9 +43,10 @@ class WatchedEngine:
         sampling: Sampling,
         enough: Enough | None = None,
         ended: Ended | None = None,
+        turns: Turns | None = None,
     ) -> list[GenerationProgress]:
         self.asked = list(requests)
-        reached = self._engine.advance(requests, sampling, enough, ended)
+        reached = self._engine.advance(requests, sampling, enough, ended, turns)
         self.sampled |= {tuple(sample.token_ids.tolist()) for each in reached for sample in each.samples}
         return reached
 

@@ -23,6 +23,7 @@ from node.engines.torch import TorchEngine
 from node.events import Averaged, AveragingTakenBack, Event, Fault, OutOfMemory, RoundDone
 from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
+from node.learner.generation.own_rollouts import RewardScorer
 from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import Persistence, restore
 from node.learner.steps.optimizer import MasterAdamW
@@ -50,7 +51,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return hashed.hexdigest()
 
 
-class HereScorer:
+class HereScorer(RewardScorer):
     def __init__(self, known: Mapping[str, Task]) -> None:
         self._tasks = known
 

@@ -13,7 +13,7 @@ import torch
 
 from node.checkpoints.checkpoints import read_newest
 from node.configuration import LearnerSection, ObjectiveSection, ResearchSection
-from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sampling
+from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sampling, Turns
 from node.engines.torch import TorchEngine
 from node.events import (
     CheckpointSaved,
@@ -91,10 +91,11 @@ class OtherProbabilities(TorchEngine):
         sampling: Sampling,
         enough: Enough | None = None,
         ended: Ended | None = None,
+        turns: Turns | None = None,
     ) -> list[GenerationProgress]:
         return [
             replace(each, samples=tuple(replace(s, logps=s.logps + np.float32(np.log(1.5))) for s in each.samples))
-            for each in super().advance(requests, sampling, enough, ended)
+            for each in super().advance(requests, sampling, enough, ended, turns)
         ]
 
 

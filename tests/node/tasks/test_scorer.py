@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -209,6 +211,23 @@ def test_groups_are_scored_side_by_side_and_returned_in_order(obeying: TasksSect
         assert scorer.score([]) == []
         assert scorer.score([(refs[0], [])]) == [Scores((), ())]
     assert not scorer.fault_counts
+
+
+@pytest.mark.processes
+def _noted(ended: list[str], text: str, _: Future[Scores]) -> None:
+    ended.append(text)
+
+
+def test_one_that_hangs_keeps_no_other_waiting_where_there_are_two_workers(obeying: TasksSection) -> None:
+    ref, ended = load_tasks(obeying)["rows"].ref(0), list[str]()
+    with Scorer(obeying.model_copy(update={"scoring_workers": 2})) as scorer:
+        scorer.score([(ref, ["fine"])] * 8)  # both workers have started
+        futures = [scorer.submit(ref, text) for text in ("sleep", "fine", "none", "fine")]
+        for text, future in zip(("sleep", "fine", "none", "fine"), futures, strict=True):
+            future.add_done_callback(partial(_noted, ended, text))
+        assert [faults_of(future.result()) for future in futures] == [["timeout"], [None], ["wrong_type"], [None]]
+        assert ended[-1] == "sleep"
+        assert scorer.fault_counts.total() == 2
 
 
 @pytest.mark.processes

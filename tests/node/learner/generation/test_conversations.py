@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 
 from node.configuration import EvaluationSection, LearnerSection, ObjectiveSection
 from node.engines.engine import GenerationRequest, Sample, Sampling, Segment
+from node.engines.resumption import row_of
 from node.engines.torch import TorchEngine
 from node.environments.conversation import ConversationTask, Played
 from node.events import Evaluated, Samples
@@ -18,6 +21,7 @@ from node.learner.answers.right_answers import Rehearsal
 from node.learner.generation.conversations import Conversing
 from node.learner.generation.generation import Generation, RoundPlan, round_plan
 from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of
+from node.learner.generation.unfinished import restored_unfinished, snapshot_of_unfinished
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.batch import RaggedSpans, TrainingCompletion
 from node.learner.objective.forward import MicroBatch, Network, completion_logps
@@ -27,6 +31,7 @@ from node.learner.steps.step import influenced
 from node.tasks.scorer import Scores, ScoringFault
 from node.tasks.task import Prompt, Task
 from node.tasks.worker import FaultReason
+from protocol.messages import PromptRef
 from protocol.rollouts import FinishReason, decode_group, encode_group
 from tests.node.learner.letter_environment import FindLetter
 from tests.node.learner.letter_node import HereScorer, LetterTask, Node, policy
@@ -52,54 +57,42 @@ def conversations(found: list[Rollout]) -> list[Rollout]:
 def test_ids_that_are_trained_on_are_those_sampled_and_observations_stand_between() -> None:
     made = generation()
     replies = {tuple(made.tokens.reply_ids(text, after=1)) for text in "ef"}
-    requested: list[tuple[int, ...]] = []
-    sampled: list[tuple[int, ...]] = []
+    sampled: list[tuple[tuple[int, ...], Any]] = []
     advance = made.engine.advance
 
     def noted(requests: Any, *rest: Any) -> Any:
         reached = advance(requests, *rest)
-        for request, each in zip(requests, reached, strict=True):
-            requested.extend([tuple(request.prompt_ids)] * len(each.samples))
-            sampled.extend(tuple(sample.token_ids.tolist()) for sample in each.samples)
+        sampled.extend((tuple(s.token_ids.tolist()), s.observed) for each in reached for s in each.samples)
         return reached
 
     made.engine.advance = noted  # type: ignore[method-assign, assignment]
-    rollouts = conversations(made.run(plan(), ()).rollouts)
     several = 0
-    for rollout in rollouts:
+    for rollout in conversations(made.run(plan(), ()).rollouts):
         group = own_training_group(
             rollout, list(range(len(rollout.samples))), ObjectiveSection(), AdvantageRule("group")
         )
         rows = {c.row_ids.tobytes(): c for c in group.completions}
         for sample in rollout.samples:
-            row = [*rollout.prompt_ids]
-            begin = 0
-            for place, ids in (*sample.observed, (len(sample.token_ids), ())):
-                action = tuple(sample.token_ids[begin:place].tolist())
-                index = requested.index(tuple(row))
-                while sampled[index] != action:
-                    index = requested.index(tuple(row), index + 1)
-                row += [*action, *ids]
-                begin = place
+            assert (tuple(sample.token_ids.tolist()), sample.observed) in sampled
+            assert all(ids in replies for _, ids in sample.observed)
             several += bool(sample.observed)
-            completion = rows[np.array(row[len(rollout.prompt_ids) :]).tobytes()]
+            completion = rows[np.array(row_of((), sample)).tobytes()]
             assert completion.token_ids.tolist() == sample.token_ids.tolist()
             assert completion.row_ids[completion.row_places].tolist() == sample.token_ids.tolist()
-            assert all(ids in replies for _, ids in sample.observed)
     assert several > 0
 
 
 def test_log_probabilities_of_the_row_are_those_under_which_the_engine_sampled() -> None:
     own = policy()
     made = generation()
-    (rollout, *_) = conversations(made.run(plan(), ()).rollouts)
-    group = own_training_group(rollout, [0.0, 1.0, 2.0, 3.0], ObjectiveSection(), AdvantageRule("group"))
     network = Network.of(own.model, own.tokens.vocabulary)
-    batch = MicroBatch((group.prompt_ids,), (0,) * len(group.completions), group.completions)
-    with torch.no_grad():
-        logps, _ = completion_logps(network, batch)
-    behaviour = np.concatenate([each.alignment.behaviour_logps for each in group.completions])
-    np.testing.assert_allclose(logps.numpy(), behaviour, atol=1e-4)
+    for rollout in conversations(made.run(plan(), ()).rollouts):
+        group = own_training_group(rollout, [0.0, 1.0, 2.0, 3.0], ObjectiveSection(), AdvantageRule("group"))
+        batch = MicroBatch((group.prompt_ids,), (0,) * len(group.completions), group.completions)
+        with torch.no_grad():
+            logps, _ = completion_logps(network, batch)
+        behaviour = np.concatenate([each.alignment.behaviour_logps for each in group.completions])
+        np.testing.assert_allclose(logps.numpy(), behaviour, atol=1e-4)
 
 
 def test_equal_plans_give_equal_conversations_and_their_tokens_are_counted() -> None:
@@ -107,6 +100,42 @@ def test_equal_plans_give_equal_conversations_and_their_tokens_are_counted() -> 
     assert [rollout.texts for rollout in first.rollouts] == [rollout.texts for rollout in again.rollouts]
     assert first.tokens == sum(rollout.tokens for rollout in first.rollouts)
     assert all(rollout.conversed is not None for rollout in conversations(first.rollouts))
+
+
+def test_conversations_are_the_same_whatever_the_rows_and_where_several_environments_answer_at_once() -> None:
+    class Elsewhere(HereScorer):
+        def submit(self, ref: PromptRef, text: str) -> Future[Scores]:
+            return threads.submit(lambda: self.score([(ref, [text])])[0])
+
+    first = generation().run(plan(), ())
+    with ThreadPoolExecutor(4) as threads:
+        for rows in (16, 5, 2):
+            made = generation()
+            made.engine.rows = rows
+            made.scorer = Elsewhere(KNOWN)
+            again = made.run(plan(), ())
+            assert [rollout.texts for rollout in again.rollouts] == [rollout.texts for rollout in first.rollouts]
+            assert [rollout.conversed for rollout in again.rollouts] == [each.conversed for each in first.rollouts]
+
+
+def test_groups_interrupted_between_and_within_turns_pass_a_checkpoint_and_are_resumed() -> None:
+    made, section = generation(SECTION.model_copy(update={"overprovision": 1.0})), SECTION
+    made.engine.rows = 7
+    first = made.run(plan(made.section), ())
+    tensors, records = snapshot_of_unfinished(first.unfinished)
+    restored = restored_unfinished(tensors, json.loads(json.dumps(records)))
+    begun = [each for group in restored for each in group.progress.sequences]
+    assert any(each.observed for each in begun)
+    assert [each.observed for each in begun] == [e.observed for g in first.unfinished for e in g.progress.sequences]
+    made.section = section.model_copy(update={"own_groups": len(restored)})
+    second = made.run(RoundPlan(len(restored), (), 3), restored)
+    assert second.unfinished == ()
+    ended = {rollout.prompt.ref: rollout for rollout in second.rollouts}
+    for group in restored:
+        rows = [row_of((), sample) for sample in ended[group.ref].samples]
+        for each in group.progress.sequences:
+            assert any(row[: len(row_of((), each))] == row_of((), each) for row in rows)
+    assert all(rollout.conversed is not None for rollout in conversations(second.rollouts))
 
 
 def test_conversation_ends_where_the_context_has_no_room_for_another_action() -> None:
@@ -232,16 +261,10 @@ def test_environment_that_fails_costs_its_episode_alone() -> None:
     task = KNOWN["find"]
     prompt = task.prompt(task.ref(1))
     ids = tuple(own.tokens.prompt_ids(prompt.text))
-    requests = generation().engine.generate([_request(ids)], Sampling(1.0, 3))
-    begun = Rollout(prompt, ids, tuple(requests[0]), ())
-    found = Conversing(engine, own.tokens, scorer, 1.0, 32).to_the_end([(begun, 2)], 5)
-    assert found is not None
-    scores = found[0].conversed
+    turns = Conversing([prompt], own.tokens, scorer)
+    (samples,) = engine.generate([GenerationRequest(ids, 16, 2, conversation_tokens=32)], Sampling(1.0, 3), turns)
+    scores = turns.rollout(prompt, ids, samples).conversed
     assert scores is not None
     failed = [fault is not None for fault in scores.faults]
     assert any(failed)
     assert not all(failed)
-
-
-def _request(ids: tuple[int, ...]) -> GenerationRequest:
-    return GenerationRequest(ids, 16, 2)

@@ -33,7 +33,7 @@ from node.learner.allocation.allocator import Allocation
 from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, RoundPlan, check_prompt_room, launched_for
-from node.learner.generation.own_rollouts import Rollout, group_of
+from node.learner.generation.own_rollouts import RewardScorer, Rollout, group_of
 from node.learner.generation.schedule import Ahead, InTurn, needs_own_weights
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.memory.phases import SizePlan
@@ -78,7 +78,7 @@ class CountTask:
         return [float(text.count(str(prompt.answer)) % 2 == 0) for text in completions]
 
 
-class HereScorer:
+class HereScorer(RewardScorer):
     """Scores in this process; ``flat`` gives every completion the same reward."""
 
     def __init__(self, known: Mapping[str, Task], *, flat: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,19 +15,20 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from node.configuration import ObjectiveSection
-from node.engines.engine import GenerationProgress, GenerationRequest, Sample, Sampling, Segment
+from node.engines.engine import GenerationProgress, GenerationRequest, Sampling
+from node.engines.resumption import progress_of, starts_of
+from node.engines.turns import in_step
 from node.environments.conversation import ConversationTask
 from node.environments.environment import Turn
 from node.environments.seeded import SeededEnvironment
 from node.learner.generation.conversations import Conversing
-from node.learner.generation.own_rollouts import Rollout, group_of, rollout_of
+from node.learner.generation.own_rollouts import Rollout, group_of
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.batch import TrainingGroup, one_row_each
 from node.learner.objective.training_groups import foreign_training_group, own_training_group
 from node.policy.chat import with_tools
 from node.policy.model_files import BUILTIN_MODELS
 from node.policy.tokens import TokenTable, load_tokens
-from protocol.rollouts import FinishReason
 from tests.node.learner.letter_node import HereScorer
 
 CONTROL = ("<end>", "<start>", "<over>", "[INST]", "[/INST]", "<bos>")
@@ -120,13 +121,13 @@ class ScriptedEngine:
         self._actions, self.asked = list(actions), list[tuple[int, ...]]()
 
     def advance(
-        self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: object = None
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: object = None, ended: object = None
     ) -> list[GenerationProgress]:
-        (request,) = requests
-        self.asked.append(tuple(request.prompt_ids))
+        limits = [request.max_new_tokens for request in requests]
+        (start,) = starts = starts_of(requests, limits)
+        self.asked.append(tuple(start.prefix_ids))
         ids = np.array(self._actions.pop(0), dtype=np.int64)
-        sample = Sample(ids, np.zeros(len(ids), dtype=np.float32), FinishReason.STOP, (Segment(0, len(ids)),))
-        return [GenerationProgress((sample,))]
+        return progress_of(requests, starts, [(ids, np.zeros(len(ids), dtype=np.float32))], [99], 0, [int(ids[-1])])
 
 
 def conversation(
@@ -137,12 +138,11 @@ def conversation(
     task = ConversationTask(environment)
     prompt = task.prompt(task.ref(0))
     engine = ScriptedEngine(actions)
-    first = engine.advance([GenerationRequest(tokens.prompt_ids(prompt.text, prompt.tools), 1, 99)], Sampling(1.0))
-    rollout = rollout_of(prompt, engine.asked[0], first[0].samples, tokens)
-    conversing = Conversing(cast(Any, engine), tokens, HereScorer({"said": task}), 1.0, context=99_999)
-    found = conversing.to_the_end([(rollout, 99)], seed=0)
-    assert found is not None
-    return engine.asked, found[0]
+    prompt_ids = tuple(tokens.prompt_ids(prompt.text, prompt.tools))
+    turns = Conversing([prompt], tokens, HereScorer({"said": task}))
+    asked = GenerationRequest(prompt_ids, 1, 99, conversation_tokens=99_999)
+    (reached,) = in_step(engine.advance, [asked], Sampling(1.0), None, None, turns)
+    return engine.asked, turns.rollout(prompt, prompt_ids, reached.samples)
 
 
 def trained_rows(group: TrainingGroup) -> tuple[list[list[int]], list[int]]:
