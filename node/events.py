@@ -127,6 +127,15 @@ class TurnsUsed(Struct, frozen=True):
     won: float  # of them, with a reward of 0.5 at least
 
 
+class FoundRate(Struct, frozen=True, kw_only=True):
+    """That a node changed its learning rate last, as ``learner.learning_rate = "auto"`` does."""
+
+    since_round: int
+    before: float  # the rate until then
+    to: float  # where it goes, by steps
+    because: str  # in words
+
+
 class RoundDone(TimedEvent, frozen=True, kw_only=True, tag="round"):
     """One round is done. Shares are 0 to 1; log-probabilities and entropies are in nats."""
 
@@ -167,6 +176,9 @@ class RoundDone(TimedEvent, frozen=True, kw_only=True, tag="round"):
     scoring_failures: int
     loss: float | None
     gradient_norm: float | None  # before clipping
+    learning_rate: float | None = None  # of the next whole step
+    found_rate: FoundRate | None = None  # None: the rate is the configured one, or that of the model's size
+    step_kl: float | None = None  # how far the step moved the policy, nats a token; None: it was not measured
     steps_skipped_total: int  # optimizer steps skipped for a non-finite gradient
     effective_sample_share: float | None  # (Σw)² / (n Σw²) over spans
     clip_share: float | None  # spans whose weight was truncated at the cap, or masked out for it

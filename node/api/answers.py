@@ -14,6 +14,7 @@ from node.events import (
     EngineChanged,
     Event,
     Fault,
+    FoundRate,
     Loading,
     NotSaved,
     OutOfMemory,
@@ -148,6 +149,12 @@ def _unsaved(event: NotSaved, verb: str = "are in memory alone") -> str:
     verb = verb.replace("were", "was", 1).replace("are ", "is ", 1) if count == 1 else verb
     last = f"the last checkpoint is of round {event.saved_round}" if event.saved_round else "there is no checkpoint"
     return f"{which} {verb} ({last}): {because}"
+
+
+def rate_line(found: FoundRate) -> str:
+    """Describes in one line how the learning rate changed last, and why."""
+    because = printable(found.because, MAX_REASON_CHARACTERS)
+    return f"{found.before:.2g} → {found.to:.2g} since round {found.since_round}: {because}"
 
 
 def engine_line(event: EngineChanged) -> str:

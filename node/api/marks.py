@@ -18,10 +18,12 @@ from node.events import (
     AveragingTakenBack,
     CheckpointSaved,
     Evaluated,
+    FoundRate,
     InfluenceWithdrawn,
     LearnerReady,
     NamedPeer,
     PeersChanged,
+    RoundDone,
     StateSyncing,
     Stopped,
     TimedEvent,
@@ -43,6 +45,7 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {  # kind: what one mark says, and
     "best": ("best checkpoint: round {round}, {names} on held-out prompts", ""),
     "withdrawn": ("learns less from {names} for a while", "learns less from {names} for a while, {count} times"),
     "loss": ("lost: {names}", "{count} losses: {names}"),
+    "rate": ("learning rate {names}", "the learning rate changed {count} times"),
 }
 MAX_OF_A_KIND: Final = 40
 MAX_MARKS: Final = MAX_OF_A_KIND * len(KINDS)
@@ -78,6 +81,8 @@ class Marks:
             case PeersChanged():
                 self._add("came", at, event.round, _names(event.came), event.came_total)
                 self._add("left", at, event.round, _names(event.left), event.left_total)
+            case RoundDone(found_rate=FoundRate(since_round=since) as found) if since == event.round:
+                self._add("rate", at, since, (f"{found.before:.2g} → {found.to:.2g}",))
             case CheckpointSaved():
                 self._add("checkpoint", at, event.round)
             case StateSyncing(stage="done"):

@@ -100,6 +100,8 @@ def _of_round(done: RoundDone) -> Iterator[str]:
     yield _counter("optimizer_steps_skipped_total", help_text, done.steps_skipped_total)
     yield _gauge("loss", "Loss of the last step", done.loss)
     yield _gauge("gradient_norm", "Norm before clipping", done.gradient_norm)
+    yield _gauge("learning_rate", "Of the next whole step", done.learning_rate)
+    yield _gauge("step_kl_nats", "How far the last step moved the policy, a token, where it was measured", done.step_kl)
     yield _gauge("effective_sample_ratio", "Effective sample size over samples, 0 to 1", done.effective_sample_share)
     yield _gauge("staleness_versions", "Mean age of the oldest weights of own completions", done.staleness_mean)
     yield _gauge("entropy_nats", "Mean over trained tokens", done.entropy)

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from node.api.answers import damaged_line, donor_lines, engine_line, not_saved_line
+from node.api.answers import damaged_line, donor_lines, engine_line, not_saved_line, rate_line
 from node.api.gains_words import turns_words
 from node.api.join import join_of
 from node.api.types import HeartbeatView, JoinLine, NodeState, NodeStatus, PeerView, SamplesAnswer
@@ -181,6 +181,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         "total": done
         and f"{done.tokens_generated_total:,} tokens generated, {done.groups_offered_total} groups offered, "
         f"{done.foreign_groups_used_total} foreign groups used",
+        "rate": done and done.found_rate and rate_line(done.found_rate),
         "saved": status.checkpoint and checkpoint_line(status.checkpoint),
         "engine": status.engine and engine_line(status.engine),
         "donor": status.donors and "\n".join(donor_lines(status.donors)),

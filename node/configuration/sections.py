@@ -132,7 +132,7 @@ class LearnerSection(ConfigSection):
     resample: Count = 0  # × own_groups: prompts drawn at most to replace own groups of equal rewards; 0 keeps those
     overprovision: Annotated[float, Field(ge=0.0, le=4.0)] = 0.0  # share of groups launched beyond own_groups
     max_staleness: Annotated[int, Field(ge=0, le=64)] = 0  # versions that generation may lag behind; 0: on-policy
-    learning_rate: Positive | Literal["auto"] = "auto"  # auto: by the number of trained parameters
+    learning_rate: Positive | Literal["auto"] = "auto"  # auto: by the number of trained parameters, then by KL
     weight_decay: NotNegative = 0.0
     gradient_clip: Positive = 1.0  # global norm
     optimizer: OptimizerName | Auto = "auto"  # AdamW, its moments in float32, in 8 bits, or on the host

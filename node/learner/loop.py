@@ -115,7 +115,7 @@ class Learner:
         record.watch.lap("publish")
 
         # 9. The report.
-        done = self.reporting.done(record, learnt, generated, self.optimizer.steps_skipped)
+        done = self.reporting.done(record, learnt, generated, self.optimizer)
 
         # 10. Measured on held-out prompts and written to disk, where that is due.
         self.measuring.after_round(state)

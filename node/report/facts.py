@@ -19,7 +19,18 @@ from node.api.reasons import why_not
 from node.api.record import events_in, halves
 from node.api.run_changes import Change, RunChanges
 from node.api.types import GainsAnswer, HistoryAnswer, Series, WhyNot, Withdrawal
-from node.events import Averaged, Evaluated, Fault, LearnerReady, OutOfMemory, RoundDone, StateSyncing, Stopped, Usage
+from node.events import (
+    Averaged,
+    Evaluated,
+    Fault,
+    FoundRate,
+    LearnerReady,
+    OutOfMemory,
+    RoundDone,
+    StateSyncing,
+    Stopped,
+    Usage,
+)
 from protocol.errors import ConfigurationError, StorageError
 
 MAX_LISTED = 50  # averagings, faults, and times that memory ran out; the newest are kept
@@ -81,6 +92,7 @@ class RunFacts(Struct, frozen=True):
     history: HistoryAnswer
     evaluated: Evaluated | None = None  # the last one
     evaluated_total: int = 0
+    found_rate: FoundRate | None = None  # how the learning rate changed last
 
     @property
     def first_reward(self) -> dict[str, float]:
@@ -109,6 +121,7 @@ class _Collected:
         self.ready: LearnerReady | None = None
         self.evaluated: Evaluated | None = None
         self.stopped: Stopped | None = None
+        self.found_rate: FoundRate | None = None
         self.usage: Usage | None = None
         self.sums: Counter[str] = Counter()
         self.not_used: Counter[str] = Counter()
@@ -153,6 +166,7 @@ class _Collected:
                 )
 
     def _add_round(self, done: RoundDone) -> None:
+        self.found_rate = done.found_rate
         self.not_used.update(done.foreign_rejected)
         if len(self.peers) < MAX_PEERS_COUNTED:
             self.peers.update(peer for peer in done.divergence_by_peer if peer != OWN)
@@ -214,6 +228,7 @@ class _Collected:
             evaluated=self.evaluated,
             evaluated_total=sums["evaluated"],
             gains=self.changes.gains(),
+            found_rate=self.found_rate,
         )
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from node.api.answers import rate_line
 from node.api.gains_words import changed, in_steps
 from node.api.reasons import nothing_unused
 from node.cli.wording import evaluated_line
@@ -93,6 +94,11 @@ def _figures(facts: RunFacts) -> str:
             ("duration", duration(facts.lasted_seconds), "between the first and the last record"),
             ("generated", f"{grouped(facts.tokens_generated)} tokens", ""),
             ("groups of peers used", grouped(facts.sharing.used), f"{grouped(facts.sharing.replayed)} used again"),
+            *(
+                [("learning rate", f"{facts.found_rate.to:.2g}", rate_line(facts.found_rate))]
+                if facts.found_rate is not None
+                else []
+            ),
             ("weights averaged", grouped(facts.averaged_total), "time" if facts.averaged_total == 1 else "times"),
             ("faults", grouped(facts.faults_total), "listed below" if facts.faults_total else "none"),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from node.api.answers import rate_line
 from node.api.gains_words import changed, in_steps
 from node.api.types import GainsAnswer, end_of
 from node.cli.wording import evaluated_line
@@ -32,6 +33,8 @@ def report_lines(facts: RunFacts) -> list[str]:
         lines.insert(3, f"own words {right} were answered rightly, with the answer as a remark, and learnt")
     if facts.evaluated is not None:
         lines.append(f"held-out {evaluated_line(facts.evaluated)}; {times(facts.evaluated_total)} in total")
+    if facts.found_rate is not None:
+        lines.append(f"rate     {rate_line(facts.found_rate)}")
     lines += [f"reward   {line}" for line in reward_lines(facts.gains)]
     lines += [f"turns    {task.task}: {task.turns}" for task in facts.gains.tasks if task.turns is not None]
     if facts.rounds:

@@ -19,7 +19,7 @@ from node.learner.steps import step
 from protocol.errors import StarlingError
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, FinishReason, Group
-from scripts.experiments.harness import staged_run
+from scripts.experiments.harness import staged_run, tuned_run
 from scripts.experiments.harness.crossings import Crosses
 from scripts.experiments.harness.experiment import Condition, Experiment
 from scripts.experiments.harness.learner_ablations import ABLATIONS
@@ -29,6 +29,7 @@ from scripts.experiments.harness.runs import missing, run_all
 from scripts.experiments.harness.simulated_swarm import EPOCH, MEETING_SECONDS, SimulatedSwarm
 from scripts.experiments.harness.skills import SEEDS, SKILLS
 from scripts.experiments.harness.staged_run import StagedPlan
+from scripts.experiments.harness.tuned_run import Rule, TunedPlan, TunedResult
 from swarm.api import Wanted
 
 
@@ -104,6 +105,23 @@ def test_run_in_stages_is_the_plain_run_where_nothing_is_lost_at_the_cuts(tmp_pa
     assert exact.token_bytes == 2 * 2 * 128
     assert other.reward[0] == plain.reward[0] and other.entropy[0] != plain.entropy[0]
     assert {exact.key, lossy.key}.isdisjoint({alone.key})
+
+
+def test_learner_rate_is_changed_by_the_rule_of_the_plan_alone(tmp_path: Path) -> None:
+    alone = small_plan(rounds=2, measure_at=(0, 2), nodes=small_plan().nodes[:1])
+    fields = {name: getattr(alone, name) for name in alone.__struct_fields__}
+
+    def run(rule: Rule) -> TunedResult:
+        return tuned_run.execute(TunedPlan(**fields, rule=rule), tmp_path)
+
+    fixed, found = (run(Rule(kind, 30.0)) for kind in ("fixed", "kl"))
+    assert fixed.factors == [30.0, 30.0] and (fixed.kl[0] or 0.0) > 0
+    assert found.factors[0] == 30.0 > found.factors[1] and found.kl[0] == fixed.kl[0]
+    arms = run(Rule("arms", 1.0, every=1))
+    assert len(arms.nodes[0].reward) == len(arms.factors) == 2
+    assert set(arms.factors) <= {1 / 3, 1.0, 3.0, 9.0}
+    assert [each.round for each in arms.nodes[0].measurements] == [0, 1, 2]
+    assert 0 < arms.rule_seconds < arms.cpu_at[-1]
 
 
 def with_first(plan: RunPlan, settings: dict[str, Any]) -> RunPlan:

@@ -27,6 +27,7 @@ const KINDS = {
   paused: ["‖", "paused"],
   stopped: ["■", "the node stopped"],
   averaged: ["", "weights averaged"],
+  rate: ["", "learning rate changed"],
   checkpoint: ["", "checkpoint"],
   gap: ["", "not training"],
 };

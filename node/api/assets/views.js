@@ -105,6 +105,11 @@ export function figures(status) {
         `${number(round?.tokens_generated_total)} in all`,
       ),
       row("trained on", `${number(trained(round))} tokens/s`),
+      row(
+        "learning rate",
+        round?.learning_rate?.toExponential(1) ?? "–",
+        round?.found_rate ? `since round ${number(round.found_rate.since_round)}: ${round.found_rate.because}` : "",
+      ),
       row("effective sample", percent(round?.effective_sample_share), "of the batch"),
       row("staleness", number(round?.staleness_mean, 1), "versions behind, mean"),
     ],

@@ -40,6 +40,8 @@ class ObjectiveReport:
     engine_tokens: float = 0.0  # own ones that the present weights sampled, before the first step
     engine_gap: float = 0.0  # of these: Σ |Δ|, Δ = log π_θ − log μ (``node.engines.agreement``)
     engine_kl: float = 0.0  # and Σ e^Δ − Δ − 1
+    moved: float = 0.0  # by the steps, of own completions of one pass: Σ e^Δ − Δ − 1, Δ = log π_after − log π_before
+    moved_tokens: float = 0.0
     divergence: dict[str, tuple[float, int]] = field(default_factory=dict)  # peer: (sum of D(μ‖π_θ), completions)
 
     def add(self, other: ObjectiveReport) -> None:
@@ -78,8 +80,21 @@ class ObjectiveReport:
     def mean_engine_kl(self) -> float | None:
         return self.engine_kl / self.engine_tokens if self.engine_tokens else None
 
+    def mean_moved(self) -> float | None:
+        """Returns KL(π_before‖π_after), nats a token; None where it was not measured."""
+        return self.moved / self.moved_tokens if self.moved_tokens else None
+
     def divergence_by_peer(self) -> dict[str, float]:
         return {peer: total / count for peer, (total, count) in sorted(self.divergence.items())}
+
+
+def report_of_movement(gaps: Tensor, spans: RaggedSpans) -> ObjectiveReport:
+    """Returns the report of a pass whose tokens' log-probabilities steps have changed by ``gaps`` (N,)."""
+    exact = widest_float(gaps.device)
+    own = (spans.advantages != 0) & ~spans.foreign & ~spans.as_text  # (B,)
+    counts, gaps = (spans.counts * own)[spans.sequence_of_token].to(exact), gaps.to(exact)  # (N,)
+    moved, tokens = torch.stack([(counts * (torch.expm1(gaps) - gaps)).sum(), counts.sum()]).cpu().tolist()
+    return ObjectiveReport(moved=moved, moved_tokens=tokens)
 
 
 def report_of_micro_batch(

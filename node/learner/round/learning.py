@@ -28,6 +28,7 @@ from node.learner.round.scoring import ScoredRound
 from node.learner.state.learner_state import LearnerState
 from node.learner.steps.batch_steps import BatchSteps
 from node.learner.steps.early_learning import EarlyLearning
+from node.learner.steps.rate_control import is_measured, next_rate
 from node.learner.steps.step import BatchReport
 from node.tasks.answers import RIGHT
 from node.tasks.task import Task
@@ -96,7 +97,13 @@ class RoundLearning:
         draws = self.draws("rehearse", state.round)
         seen_again = state.rehearsal.drawn(len(own), list(self.tasks), state.success, draws)
         rest = [*own_batch[len(early) :], *foreign_batch, *(group for _, group in seen_again)]
-        learnt = self.steps.take(rest, self.phases, self.release, begun=self.early.begun)
+        finds_rate = self.config.learner.learning_rate == "auto"
+        learnt = self.steps.take(
+            rest, self.phases, self.release,
+            rate=self._rate_factor,
+            begun=self.early.begun,
+            measured=state.round if finds_rate and is_measured(state.rate, state.round) else None,
+        )  # fmt: skip
         for rollout, scores in own:
             state.rehearsal.remember(rollout, scores.rewards)
         record.foreign_completions = learnt.foreign_completions
@@ -113,8 +120,15 @@ class RoundLearning:
             for (task, peer), group in zip(foreign_sources, foreign_batch, strict=True):
                 if self.guard.may_teach_again(peer):
                     state.imitation.remember(task, group)
+        if finds_rate and learnt.step is not None and learnt.step.taken:
+            state.rate = next_rate(state.rate, learnt.objective.mean_moved(), learnt.signal, state.round + 1)
         record.learnt_from(masses)
         return learnt, taught
+
+    @property
+    def _rate_factor(self) -> float:
+        """What the optimizer's rate is multiplied by."""
+        return self.state.rate.factor if self.config.learner.learning_rate == "auto" else 1.0
 
     def _own_words(self, scored: ScoredRound) -> list[tuple[Hint, TrainingGroup]]:
         """Returns what was answered rightly with hints of peers."""
@@ -142,7 +156,7 @@ class RoundLearning:
             groups = self.guard.shaped_again(state.round + 1, own_batch, of_others(lesson))
             own = [(task, peer, group) for task, peer, group in lesson if peer == SELF]
             batch = [*(group for _, _, group in own), *groups]
-            report = self.steps.take(batch, self.phases, self.release, rate=IMITATION_RATE)
+            report = self.steps.take(batch, self.phases, self.release, rate=IMITATION_RATE * self._rate_factor)
             if report.step is not None and report.step.taken:
                 taken += 1
                 sources = [*own, *(each for each in lesson if each[1] != SELF)]

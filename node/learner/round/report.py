@@ -10,7 +10,7 @@ from typing import Final
 from node.configuration import Config
 from node.engines.agreement import agreement_bound, disagreement
 from node.engines.engine import Engine
-from node.events import Event, Fault, PhaseBegan, Phases, RoundDone
+from node.events import Event, Fault, FoundRate, PhaseBegan, Phases, RoundDone
 from node.learner.answers.samples import SampleChoice
 from node.learner.foreign.candidates import VerifiedGroup
 from node.learner.foreign.intake import RolloutIntake
@@ -18,6 +18,8 @@ from node.learner.generation.generation import Generated
 from node.learner.round.record import RoundRecord, Stopwatch
 from node.learner.round.scoring import ScoredRound
 from node.learner.state.learner_state import LearnerState
+from node.learner.steps.optimizer import MasterAdamW
+from node.learner.steps.rate_control import RateState
 from node.learner.steps.step import BatchReport
 from node.policy.device import reserved_bytes
 from node.policy.policy import Policy
@@ -61,12 +63,13 @@ class Reporting:
         if samples is not None:
             self._report(samples)
 
-    def done(self, record: RoundRecord, learnt: BatchReport, generated: Generated, steps_skipped: int) -> RoundDone:
+    def done(self, record: RoundRecord, learnt: BatchReport, generated: Generated, optimizer: MasterAdamW) -> RoundDone:
         """Reports the round, which the state counts already, to the supervisor and to the swarm."""
         self._slow_phases = {phase for phase, took in record.watch.seconds.items() if took > SLOW_PHASE_SECONDS}
         dtype = str(self._policy.dtype).removeprefix("torch.")
         bound = agreement_bound(self._engine.label, dtype=dtype, four_bit=self._policy.four_bit)
-        done = round_done(self.clock(), record, learnt, self._state, steps_skipped, engine_bound=bound)
+        rates = self._config.learner.learning_rate == "auto"
+        done = round_done(self.clock(), record, learnt, self._state, optimizer, engine_bound=bound, finds_rate=rates)
         foreign_groups = record.foreign.event(self.clock(), self._state.round)
         if foreign_groups is not None:
             self._report(foreign_groups)
@@ -113,9 +116,10 @@ def round_done(
     record: RoundRecord,
     learnt: BatchReport,
     state: LearnerState,
-    steps_skipped: int,
+    optimizer: MasterAdamW,
     *,
     engine_bound: float,
+    finds_rate: bool,
 ) -> RoundDone:
     """Returns the event of a round that is done; ``state`` counts it already."""
     objective, seconds = learnt.objective, record.watch.total()
@@ -143,7 +147,10 @@ def round_done(
         bytes_per_foreign_completion=_ratio(state.bytes_fetched, state.foreign_completions),
         loss=_finite(objective.loss) if stepped else None,
         gradient_norm=_finite(learnt.step.gradient_norm) if learnt.step is not None else None,
-        steps_skipped_total=steps_skipped,
+        learning_rate=optimizer.rate * (state.rate.factor if finds_rate else 1.0),
+        found_rate=_found_rate(state.rate, optimizer.rate) if finds_rate else None,
+        step_kl=_finite(objective.mean_moved()),
+        steps_skipped_total=optimizer.steps_skipped,
         effective_sample_share=objective.effective_sample_share(),
         clip_share=objective.share_of_spans(objective.capped_spans),
         ratio_clip_share=objective.clipped_token_share(),
@@ -161,6 +168,17 @@ def round_done(
         samples_by_task={name: each.samples for name, each in sorted(state.success.classes.items())},
         trained_tokens_per_second=objective.tokens / seconds if seconds > 0 else None,
         device_memory_bytes=reserved_bytes(),
+    )
+
+
+def _found_rate(state: RateState, own_rate: float) -> FoundRate | None:
+    if not state.since_round:
+        return None
+    return FoundRate(
+        since_round=state.since_round,
+        before=own_rate * state.before,
+        to=own_rate * state.goal,
+        because=state.because,
     )
 
 

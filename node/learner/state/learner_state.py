@@ -12,6 +12,7 @@ from node.learner.answers.hints import Hints
 from node.learner.answers.right_answers import Imitation, Rehearsal
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.influence.guard import InfluenceState
+from node.learner.steps.rate_control import RateState
 
 
 @dataclass(slots=True)
@@ -34,4 +35,5 @@ class LearnerState:
     rehearsal: Rehearsal = field(default_factory=Rehearsal)
     imitation: Imitation = field(default_factory=Imitation)
     hints: Hints = field(default_factory=Hints)
+    rate: RateState = field(default_factory=RateState)
     evaluation: HeldOutReward | None = None  # the newest, of the weights after the round that it names

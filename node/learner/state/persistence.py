@@ -34,6 +34,7 @@ from node.learner.memory.phases import PhaseRunner
 from node.learner.state.learner_state import LearnerState
 from node.learner.state.unsaved import UnsavedRounds
 from node.learner.steps.optimizer import MasterAdamW
+from node.learner.steps.rate_control import RateState
 from node.policy.base_weights import all_finite
 from node.policy.policy import Policy
 from node.policy.whole_tensors import bytes_of, joined, renamed
@@ -203,6 +204,7 @@ def snapshot_of(
         "rehearsal": state.rehearsal.snapshot(),
         "imitation": state.imitation.snapshot(),
         "hints": msgspec.to_builtins(state.hints, str_keys=True),
+        "rate": msgspec.to_builtins(state.rate),
         EVALUATION: msgspec.to_builtins(state.evaluation),
         "pool": dict(pool_position),
     }
@@ -272,6 +274,7 @@ def _state_of(snapshot: Snapshot, policy: Policy) -> LearnerState:
         rehearsal=Rehearsal.restored(saved["rehearsal"]),
         imitation=Imitation.restored(saved["imitation"]),
         hints=msgspec.convert(saved.get("hints", {}), Hints, str_keys=True),
+        rate=msgspec.convert(saved.get("rate", {}), RateState),
     )
 
 

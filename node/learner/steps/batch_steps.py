@@ -64,13 +64,14 @@ class BatchSteps:
         *,
         rate: float = 1.0,
         begun: BegunStep | None = None,
+        measured: int | None = None,
     ) -> BatchReport:
         """Takes the steps on ``groups`` after those of ``begun``, at ``rate`` times the learning rate. Where memory
         runs out, everything is as before until they all are; on several devices nothing is repeated, and all of them
-        end. ``release`` gives back what the engine holds."""
+        end. ``release`` gives back what the engine holds. ``measured`` is ``StepTask.measured``."""
 
         def taken() -> BatchReport:
-            task = self._task(groups, rate)
+            task = self._task(groups, rate, measured)
             with self._devices.taking(task):
                 return self._steps.take(task, begun)
 
@@ -89,7 +90,7 @@ class BatchSteps:
         self._devices.drop_begun()
         self._optimizer.drop_gradients()
 
-    def _task(self, groups: Sequence[TrainingGroup], rate: float = 1.0) -> StepTask:
+    def _task(self, groups: Sequence[TrainingGroup], rate: float = 1.0, measured: int | None = None) -> StepTask:
         return StepTask(
             tuple(groups),
             self.passes,
@@ -98,4 +99,5 @@ class BatchSteps:
             whole_batch=self.whole_batch,
             rate=rate,
             policy_version=self._policy_version(),
+            measured=measured,
         )

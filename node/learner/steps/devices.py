@@ -45,6 +45,7 @@ class StepTask:
     whole_batch: int  # the completions that a round generates
     rate: float = 1.0
     policy_version: int | None = None  # of the weights before these steps; None: unknown
+    measured: int | None = None  # of which pass, counted round, it is measured how far the steps move the policy
 
 
 class Devices:

@@ -84,6 +84,11 @@ class MasterAdamW:
             self._rate = section.learning_rate
         self.steps_skipped = 0
 
+    @property
+    def rate(self) -> float:
+        """The learning rate as configured, or by the model's size; ``rate_scale`` is times it."""
+        return self._rate
+
     def prepare(self) -> None:
         """Allocates the moments, as the first step does otherwise. Raises what torch raises when out of memory; what
         was allocated until then stays, and the call can be repeated."""

@@ -25,13 +25,14 @@ from functools import partial
 from typing import Final
 
 import torch
+from torch import Tensor
 
 from node.configuration import ObjectiveSection
 from node.learner.objective.batch import RaggedSpans, TrainingGroup, one_row_each
 from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
 from node.learner.objective.loss import Anchors, BatchTotals, divisor_of, objective_loss
 from node.learner.objective.reference_policy import ReferencePolicy
-from node.learner.objective.report import ObjectiveReport
+from node.learner.objective.report import ObjectiveReport, report_of_movement
 from node.learner.steps.devices import ONE_DEVICE, Devices, StepTask, divided, share_of_tokens
 from node.learner.steps.optimizer import MasterAdamW, StepReport
 
@@ -56,6 +57,7 @@ class BatchReport:
     foreign_completions: int = 0  # trained on
     foreign_unusable: int = 0  # completions whose claimed log-probabilities are impossible, dropped or taken as text
     masses: tuple[float, ...] = ()  # of the groups in their order
+    signal: float = 1.0  # by how much the steps were scaled: ``signal_share``
     further_steps: int = 0  # taken in the same round, on remembered answers of peers
 
     @property
@@ -115,6 +117,7 @@ class GradientPass:
     micro_batch: MicroBatch
     spans: RaggedSpans
     anchors: Anchors
+    before: Tensor | None = None  # (N,) log-probabilities before the first step, where steps are measured
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,7 +177,9 @@ class OptimizerSteps:
             if report.tokens or report.kl_tokens:
                 steps.append(self.optimizer.step(rate_scale=signal * task.rate, divide_by=divide_by))
         total.loss /= objective.steps
-        return _batch_report(groups, total, steps)
+        if task.measured is not None and late and any(step.taken for step in steps):
+            total.add(self.devices.added(self._moved(late[task.measured % len(late)], task)))
+        return _batch_report(groups, total, steps, signal)
 
     def _planned(self, groups: Sequence[TrainingGroup], task: StepTask) -> list[GradientPass]:
         """Returns the passes of this device over groups whose influence is in their advantages."""
@@ -201,11 +206,20 @@ class OptimizerSteps:
                 loss, of_pass = objective_loss(logps, entropies, each.spans, self.objective, totals, each.anchors)
                 loss.backward()  # type: ignore[no-untyped-call]
                 report.add(of_pass)
+                if task.measured is not None and each.before is None:
+                    each.before = logps.detach()
                 if self.objective.steps > 1:
                     each.spans = replace(each.spans, present=torch.zeros_like(each.spans.present))
                     if each.anchors.proximal is None:
                         each.anchors = replace(each.anchors, proximal=logps.detach())
         return report
+
+    @torch.no_grad()
+    def _moved(self, measured: GradientPass, task: StepTask) -> ObjectiveReport:
+        """Returns how far the steps have moved the policy on the own completions of one pass."""
+        assert measured.before is not None
+        logps, _ = completion_logps(self.network, measured.micro_batch, task.passes, temperature=task.temperature)
+        return report_of_movement(logps - measured.before, measured.spans)
 
 
 def influenced(groups: Iterable[TrainingGroup]) -> list[TrainingGroup]:
@@ -226,7 +240,9 @@ def _influenced(group: TrainingGroup) -> TrainingGroup:
     return replace(group, completions=scaled if group.influence > 0 else ())
 
 
-def _batch_report(groups: Sequence[TrainingGroup], total: ObjectiveReport, steps: Sequence[StepReport]) -> BatchReport:
+def _batch_report(
+    groups: Sequence[TrainingGroup], total: ObjectiveReport, steps: Sequence[StepReport], signal: float
+) -> BatchReport:
     foreign = [c for group in groups for c in group.completions if c.foreign]
     aligned = [c for c in foreign if not c.as_text]
     return BatchReport(
@@ -237,4 +253,5 @@ def _batch_report(groups: Sequence[TrainingGroup], total: ObjectiveReport, steps
         foreign_completions=sum(c.count for c in foreign),
         foreign_unusable=sum(group.unusable for group in groups),
         masses=tuple(group.mass for group in groups),
+        signal=signal,
     )

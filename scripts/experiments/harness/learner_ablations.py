@@ -18,7 +18,7 @@ from node.learner.steps import step
 
 
 @contextmanager
-def _replaced(module: ModuleType | type, name: str, value: object) -> Iterator[None]:
+def replaced(module: ModuleType | type, name: str, value: object) -> Iterator[None]:
     before = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -28,7 +28,7 @@ def _replaced(module: ModuleType | type, name: str, value: object) -> Iterator[N
 
 
 ABLATIONS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
-    "whole steps": partial(_replaced, step, "signal_share", lambda *batch: 1.0),
-    "nothing seen again": partial(_replaced, Rehearsal, "drawn", lambda *arguments: []),
-    "imitation at the learning rate": partial(_replaced, learning, "IMITATION_RATE", 1.0),
+    "whole steps": partial(replaced, step, "signal_share", lambda *batch: 1.0),
+    "nothing seen again": partial(replaced, Rehearsal, "drawn", lambda *arguments: []),
+    "imitation at the learning rate": partial(replaced, learning, "IMITATION_RATE", 1.0),
 }

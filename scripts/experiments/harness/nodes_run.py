@@ -91,7 +91,9 @@ class ExperimentNode:
     def __init__(
         self, plan: NodePlan, config: Config, policy: Policy, engine: Engine, tasks: Mapping[str, Task],
         member: SwarmMember | None, clock: Callable[[], float], *, trusting: bool,
+        continued: Callable[[Policy, MasterAdamW], LearnerState] | None = None,
     ) -> None:  # fmt: skip
+        """``continued`` puts an earlier node's weights and moments in place, and returns its state."""
         self._plan, self.policy, self._tasks = plan, policy, tasks
         self.name, self.family = plan.name, policy.family
         self._scorer = OwnProcessScorer(tasks)
@@ -103,8 +105,9 @@ class ExperimentNode:
         self.replica: WaitingAverager | None = None
         if member is not None and "averaging" in plan.settings:
             self.replica = WaitingAverager(member, optimizer, policy.family, config, self._note, clock)
-        self.state = LearnerState(influence=InfluenceState(standings=Standings(trusting=trusting)))
-        self._learner = learner_of(
+        new = LearnerState(influence=InfluenceState(standings=Standings(trusting=trusting)))
+        self.state = new if continued is None else continued(policy, optimizer)
+        self.learner = learner_of(
             config,
             policy,
             tasks,
@@ -118,12 +121,12 @@ class ExperimentNode:
             extras=Extras(averager=self.replica),
         )
         self._rounds: list[RoundDone] = []
-        self._measurements: list[Measurement] = []
+        self.measurements: list[Measurement] = []
         self._rejected: Counter[str] = Counter()
 
     def round(self) -> None:
         """Runs one round; when it returns, the swarm has completed the round's requests."""
-        done = self._learner.round()
+        done = self.learner.round()
         self._intake.settle(WAIT_SECONDS)
         if faults := self._intake.faults():
             raise faults[0]
@@ -143,7 +146,7 @@ class ExperimentNode:
             )  # fmt: skip
 
         sampled = success(1.0, samples) if samples else {}
-        self._measurements.append(Measurement(round_number, success(0.0, 1), sampled))
+        self.measurements.append(Measurement(round_number, success(0.0, 1), sampled))
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Averaged):
@@ -151,8 +154,12 @@ class ExperimentNode:
         elif isinstance(event, AveragingTakenBack):
             self._taken_back += 1
 
+    @property
+    def rewards(self) -> list[float]:
+        return [each.reward for each in self._rounds]
+
     def close(self) -> None:
-        self._learner.close()
+        self.learner.close()
         self._intake.close()
         if self.replica is not None:
             self.replica.close()
@@ -162,7 +169,7 @@ class ExperimentNode:
         return NodeHistory(
             name=self._plan.name,
             model=self._plan.model,
-            reward=[r.reward for r in rounds],
+            reward=self.rewards,
             tokens=[r.tokens_generated for r in rounds],
             effective_sample_share=[r.effective_sample_share for r in rounds],
             entropy=[r.entropy for r in rounds],
@@ -172,7 +179,7 @@ class ExperimentNode:
             bytes_fetched=sum(r.bytes_fetched for r in rounds),
             bytes_announced=bytes_announced,
             rejected=dict(sorted(self._rejected.items())),
-            measurements=self._measurements,
+            measurements=self.measurements,
             outer_steps=sum(event.partner is not None for event in self._averaged),
             distances=[event.distance for event in self._averaged if event.distance is not None],
             taken_back=self._taken_back,

@@ -15,11 +15,13 @@ from node.events import (
     Averaged,
     CheckpointSaved,
     Evaluated,
+    FoundRate,
     LearnerReady,
     NamedPeer,
     PeersChanged,
     Stopped,
 )
+from tests.factories import round_done
 
 HOSTILE = "\x1b[31m<script>\u202e\n"
 
@@ -95,6 +97,14 @@ def test_pauses_ends_and_the_one_best_checkpoint_are_marks() -> None:
     told = [(mark.kind, mark.time_seconds) for mark in marks.answer()]
     assert told == [("best", 2.0), ("paused", 4.0), ("stopped", 7.0)]
     assert "round 2" in marks.answer()[0].text and "0.50" in marks.answer()[0].text
+
+
+def test_a_new_learning_rate_is_one_mark_in_the_round_that_found_it() -> None:
+    found = FoundRate(since_round=7, before=3e-4, to=1e-4, because="steps were too long")
+    marks = marks_of(round_done(6), *(round_done(number, found_rate=found) for number in (7, 8, 9)))
+    assert [(mark.kind, mark.round, mark.text) for mark in marks.answer()] == [
+        ("rate", 7, "learning rate 0.0003 → 0.0001")
+    ]
 
 
 def test_dense_marks_are_merged_and_sparse_ones_stay() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -270,3 +271,14 @@ def test_kl_term_holds_the_policy_back() -> None:
         return report.objective.mean_kl() or 0.0
 
     assert 0 < distance(20.0) < 0.5 * distance(1e-3)
+
+
+def test_measured_step_says_how_far_it_moved_the_policy_on_own_completions() -> None:
+    bench, groups = Bench(ObjectiveSection()), batch()
+    own = [replace(group, completions=tuple(c for c in group.completions if not c.foreign)) for group in groups]
+    before = bench.logps(own)
+    report = bench.steps.take(StepTask(tuple(groups), bench.passes, 1.0, 8, 1, measured=3)).objective
+    gap = (bench.logps(own) - before).double()
+    assert report.moved_tokens == len(gap)
+    assert report.mean_moved() == pytest.approx(float((torch.expm1(gap) - gap).mean()), rel=1e-2)
+    assert bench.learn(groups).objective.mean_moved() is None

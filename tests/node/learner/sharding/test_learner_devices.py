@@ -140,6 +140,16 @@ def test_after_more_steps_weights_and_moments_are_those_of_one_process(sharded: 
     assert steps_taken == {3.0}
 
 
+def test_how_far_a_step_moves_the_policy_is_measured_on_what_all_devices_computed(
+    sharded: InShards, whole: Whole
+) -> None:
+    task = replace(step_task(5), passes=PassSettings(8192, recompute=True, chunk_tokens=8), measured=7)
+    ours = steps(sharded.policy, sharded.optimizer, sharded.devices, task).objective
+    theirs = steps(whole.policy, whole.optimizer, ONE_DEVICE, task).objective
+    assert ours.moved_tokens == theirs.moved_tokens > 0
+    assert ours.mean_moved() == pytest.approx(theirs.mean_moved(), rel=0.05)
+
+
 def test_a_step_that_begins_before_all_groups_are_known_is_that_of_one_process_at_once(
     sharded: InShards, whole: Whole
 ) -> None:
