@@ -15,8 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
+
+import numpy as np
+from numpy.typing import NDArray
 
 from node.engines.engine import Sample
 from node.environments.conversation import as_read, transcript
@@ -27,34 +31,54 @@ from node.tasks.task import Prompt
 from protocol.messages import PromptRef
 
 
+@dataclass(frozen=True, slots=True)
+class _Acted:
+    """A conversation that waits for what follows its last action."""
+
+    conversation: int
+    prompt: Prompt
+    said: str  # the transcript
+    last: int  # the token with which the action ended
+
+
 class Conversing:
     """``Turns`` of one call of an engine, whose requests are of ``prompts``."""
 
     def __init__(self, prompts: Sequence[Prompt], tokens: TokenTable, scorer: RewardScorer) -> None:
         self._prompts, self._tokens, self._scorer = prompts, tokens, scorer
         self._known: dict[tuple[PromptRef, str], Scores] = {}  # of one transcript each
-        self._done = SimpleQueue[tuple[int, int, int, str, Future[Scores]]]()
+        self._texts: dict[bytes, str] = {}  # of actions, by their ids
+        self._acted: dict[int, list[_Acted]] = {}  # since the last call of ``replies``, by request
+        self._done = SimpleQueue[tuple[_Acted, Future[Scores]]]()
 
     def acted(self, conversation: int, request: int, so_far: Sample) -> None:
         said = transcript(self._actions(so_far))
-        future = self._scorer.submit(self._prompts[request].ref, said)
-        last = int(so_far.token_ids[-1])
-        future.add_done_callback(lambda done: self._done.put((conversation, request, last, said, done)))
+        acted = _Acted(conversation, self._prompts[request], said, int(so_far.token_ids[-1]))
+        self._acted.setdefault(request, []).append(acted)
 
     def replies(self, *, wait: bool) -> list[tuple[int, Sequence[int] | None]]:
         """Raises what scoring raised."""
+        for of_one in self._acted.values():
+            futures = self._scorer.submit(of_one[0].prompt.ref, [each.said for each in of_one])
+            for each, future in zip(of_one, futures, strict=True):
+                future.add_done_callback(partial(self._put, each))
+        self._acted = {}
         found: list[tuple[int, Sequence[int] | None]] = []
         while True:
             try:
-                conversation, request, last, said, done = self._done.get(block=wait and not found)
+                acted, done = self._done.get(block=wait and not found)
             except Empty:
                 return found
-            prompt, scores = self._prompts[request], done.result()
-            self._known[prompt.ref, said] = scores
+            scores = self._known[acted.prompt.ref, acted.said] = done.result()
             played = scores.played[0] if scores.played else None
-            text = None if played is None else played.next
-            reply = partial(self._tokens.reply_ids, after=last, of_tool=bool(prompt.tools))
-            found.append((conversation, None if text is None else reply(text)))
+            found.append((acted.conversation, None if played is None else self._reply(acted, played.next)))
+
+    def _put(self, acted: _Acted, done: Future[Scores]) -> None:
+        self._done.put((acted, done))
+
+    def _reply(self, acted: _Acted, text: str | None) -> list[int] | None:
+        by_tool = bool(acted.prompt.tools)
+        return None if text is None else self._tokens.reply_ids(text, after=acted.last, of_tool=by_tool)
 
     def rollout(self, prompt: Prompt, prompt_ids: Sequence[int], samples: Sequence[Sample]) -> Rollout:
         """Returns the conversations of one prompt, which have ended, with what each earned."""
@@ -74,7 +98,10 @@ class Conversing:
 
     def _actions(self, so_far: Sample) -> list[str]:
         ends = [*(place for place, _ in so_far.observed), len(so_far.token_ids)]
-        return [
-            self._tokens.text_of(so_far.token_ids[begin:end].tolist()).decode("utf-8", "replace")
-            for begin, end in zip([0, *ends[:-1]], ends, strict=True)
-        ]
+        return [self._text(so_far.token_ids[begin:end]) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def _text(self, ids: NDArray[np.int64]) -> str:
+        name = ids.tobytes()
+        if name not in self._texts:
+            self._texts[name] = self._tokens.text_of(ids.tolist()).decode("utf-8", "replace")
+        return self._texts[name]
