@@ -119,6 +119,14 @@ class PhaseBegan(TimedEvent, frozen=True, kw_only=True, tag="phase"):
     phase: str  # a field of ``Phases``, or "evaluate"
 
 
+class TurnsUsed(Struct, frozen=True):
+    """Own conversations that took ``turns`` actions. Over several rounds those of each count less than the next's."""
+
+    turns: int
+    episodes: float
+    won: float  # of them, with a reward of 0.5 at least
+
+
 class RoundDone(TimedEvent, frozen=True, kw_only=True, tag="round"):
     """One round is done. Shares are 0 to 1; log-probabilities and entropies are in nats."""
 
@@ -130,6 +138,7 @@ class RoundDone(TimedEvent, frozen=True, kw_only=True, tag="round"):
     reward_by_task: dict[str, float]  # own groups of this round
     completions_by_task: dict[str, int] = field(default_factory=dict)  # of own groups: what was allocated
     success_by_task: dict[str, float]  # running mean reward, without the initial value of V_θ
+    turns_by_task: dict[str, tuple[TurnsUsed, ...]] = field(default_factory=dict)  # own conversations of this round
     own_groups: int
     own_groups_informative: int  # with a non-zero advantage
     own_groups_dropped: int = 0  # because all their rewards were equal (learner.resample)

@@ -10,6 +10,7 @@ another swarm.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from typing import Annotated, Final
 
 import msgspec
@@ -19,6 +20,7 @@ from protocol import limits, wire
 from protocol.messages import Hash16, Name, TaskVersion
 
 SWARM_ID_BYTES: Final = 16
+TASKS_SHOWN: Final = 3
 _DOMAIN: Final = b"starling/manifest/1\0"
 
 TaskEntry = tuple[Name, TaskVersion, Hash16]  # task, its version, the hash of its configuration
@@ -38,6 +40,29 @@ class Manifest(Struct, frozen=True, array_like=True):
     def swarm_id(self) -> bytes:
         """The 16 bytes that name this manifest in every announcement."""
         return hashlib.sha256(_DOMAIN + self.encode()).digest()[:SWARM_ID_BYTES]
+
+
+def difference(ours: Manifest, theirs: Manifest) -> str:
+    """What makes these two swarms of one, in words; names are a peer's and stand in quotes, escaped."""
+    if ours.name != theirs.name:
+        return f"it is named {theirs.name!r}, and ours {ours.name!r}"
+    here, there = ({task: (version, hash_) for task, version, hash_ in of.tasks} for of in (ours, theirs))
+    both = sorted(here.keys() & there.keys())
+    versions = [task for task in both if here[task][0] != there[task][0]]
+    settings = [task for task in both if here[task][0] == there[task][0] and here[task] != there[task]]
+    parts = [
+        f"it trains on {_listed(there.keys() - here.keys())} too",
+        f"it does not train on {_listed(here.keys() - there.keys())}",
+        f"its release has another version of {_listed(versions)}: the older of the two nodes needs an update",
+        f"it has other settings of {_listed(settings)}",
+    ]
+    named = (there.keys() - here.keys(), here.keys() - there.keys(), versions, settings)
+    return "; ".join(part for part, tasks in zip(parts, named, strict=True) if tasks) or "its manifest equals ours"
+
+
+def _listed(tasks: Collection[str]) -> str:
+    shown = [repr(task) for task in sorted(tasks)[:TASKS_SHOWN]]
+    return ", ".join(shown) + (f" and {len(tasks) - len(shown)} more" if len(tasks) > len(shown) else "")
 
 
 def decode_manifest(raw: bytes) -> Manifest:

@@ -123,6 +123,7 @@ class SwarmStatus(Struct, frozen=True, tag="status"):
     reach: ReachStatus = ReachStatus()
     has_learner: bool = True  # False: ``starling relay``, a peer that only introduces and relays, or a donor
     lending: LendingStatus | None = None  # of ``starling lend``
+    other_swarm: str | None = None  # of a peer met in the last ten minutes that is in another swarm: which, and why
 
 
 class SeenGroup(Struct, frozen=True):

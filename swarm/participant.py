@@ -23,6 +23,7 @@ from anyio.abc import TaskGroup
 from protocol import limits
 from protocol.errors import ConfigurationError, StarlingError, StorageError
 from protocol.identity import NodeKey
+from protocol.manifest import Manifest
 from protocol.messages import Announcement, Goodbye, Heartbeat, StateAdvert
 from swarm import api
 from swarm.announcements.gossip import Gossip
@@ -102,9 +103,9 @@ class Participant:
         )
         self.gossip = self._new_gossip(key)
         self.gossip.listen(self._on_announcement)
-        self.peering = self._new_peering(random, further_places)
-        self.reaching = self._new_reaching(relays, router)
         manifest = settings.open_manifest()
+        self.peering = self._new_peering(random, further_places, manifest)
+        self.reaching = self._new_reaching(relays, router)
         self._manifest = ManifestAnswers(host, manifest) if manifest is not None else None
         self._members = self._new_member_exchange(random)
         self._letters = self._new_letter_exchange()
@@ -121,7 +122,7 @@ class Participant:
             allowance=self.pacing.allowance,
         )
 
-    def _new_peering(self, random: Random, further_places: int) -> Peering:
+    def _new_peering(self, random: Random, further_places: int, manifest: Manifest | None) -> Peering:
         membership = self.membership
         return Peering(
             self.host,
@@ -137,6 +138,7 @@ class Participant:
             claimed=lambda peer: claimed_addresses(peer, self.table.known(peer).heartbeat),
             on_refused=membership.on_refused if membership is not None else lambda peer, error: None,
             further_places=further_places,
+            manifest=manifest,
         )
 
     def _is_of_use(self, peer: PeerId) -> bool:
@@ -265,6 +267,7 @@ class Participant:
             paused=self.heartbeats.paused,
             reach=self.reaching.status(),
             has_learner=self._has_learner,
+            other_swarm=self.peering.other_swarm(),
         )
 
     def _peer_list(self) -> api.PeerList:

@@ -227,9 +227,13 @@ def escaped_event(event: Event) -> Event:
 
 def escaped_swarm_status(status: SwarmStatus) -> SwarmStatus:
     """Returns the status with every text that may quote a peer escaped and bounded."""
-    if status.alone_because is None:
+    if status.alone_because is None and status.other_swarm is None:
         return status
-    return msgspec.structs.replace(status, alone_because=one_line(status.alone_because, MAX_ALONE_CHARACTERS))
+    alone, other = (
+        None if text is None else one_line(text, MAX_ALONE_CHARACTERS)
+        for text in (status.alone_because, status.other_swarm)
+    )
+    return msgspec.structs.replace(status, alone_because=alone, other_swarm=other)
 
 
 def peers_answer(peers: Sequence[PeerStatus], outcomes: Sequence[dict[str, int]]) -> PeersAnswer:

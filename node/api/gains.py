@@ -24,10 +24,10 @@ from typing import Final
 
 import msgspec
 
-from node.api.gains_words import HOW, OTHERS, SMALL, gains_sentence, limits_of
+from node.api.gains_words import HOW, OTHERS, SMALL, gains_sentence, limits_of, turns_words
 from node.api.losses import DECAY, MAX_LOSSES, Smoothed
 from node.api.types import GainsAnswer, Loss, PeerGain, PeerShare, TaskGain
-from node.events import BaselineMeasured, NamedPeer, RoundDone
+from node.events import BaselineMeasured, NamedPeer, RoundDone, TurnsUsed
 from node.printable import printable
 from protocol.limits import NAME_BYTES
 
@@ -60,6 +60,7 @@ class _OfTask:
     pool: dict[str, float] = field(default_factory=dict)
     idle_rounds: int = 0  # of the task, since a group of it was learnt from
     gains: dict[str, float] = field(default_factory=dict)
+    turns: dict[int, TurnsUsed] = field(default_factory=dict)  # of conversations
     not_attributed: float = 0.0
 
     def changed(self, *, alone: bool) -> tuple[float, float]:
@@ -173,6 +174,10 @@ class Attribution:
         known.practised_round = done.round
         known.idle_rounds += 1
         known.pool = {peer: DECAY * each for peer, each in known.pool.items()}
+        known.turns = {n: TurnsUsed(n, DECAY * each.episodes, DECAY * each.won) for n, each in known.turns.items()}
+        for each in done.turns_by_task.get(task, ()):
+            so_far = known.turns.get(each.turns, TurnsUsed(each.turns, 0, 0))
+            known.turns[each.turns] = TurnsUsed(each.turns, so_far.episodes + each.episodes, so_far.won + each.won)
 
     def _begin(self, round_number: int) -> None:
         """Counts gains from here on. This round's rewards are of weights that had learnt nothing of others yet."""
@@ -265,4 +270,5 @@ def _task_gain(name: str, known: _OfTask, names: Mapping[str, NamedPeer], *, alo
             for peer, gain in of_others[:MAX_PEERS_OF_TASK]
         ),
         change=beyond_chance(*known.changed(alone=alone)),
+        turns=turns_words([known.turns[number] for number in sorted(known.turns)]),
     )

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from node.api.types import GainsAnswer, Loss, TaskGain, end_of
+from node.events import TurnsUsed
 from node.quantities import counted, times
 
 OTHERS: Final = "others"  # peers beyond a round's bound, together
 SMALL: Final = 0.005  # a mean reward below which a sentence calls nothing a gain
+MAX_TURNS_NAMED: Final = 8  # the most frequent numbers
 MAX_LOST_NAMED: Final = 4  # tasks in one sentence
 HOW: Final = (
     "After each round the change of a task's smoothed reward (own completions; a round counts 0.9 of the next) is "
@@ -86,6 +88,17 @@ def in_steps(task: TaskGain, *, alone: bool) -> tuple[str, ...]:
 def changed(by: float | None) -> str:
     """Returns a change of reward; it has no sign where it may be chance."""
     return "within chance" if by is None else f"{by:+.2f}"
+
+
+def turns_words(used: Sequence[TurnsUsed]) -> str | None:
+    """Describes how many turns conversations took, and how many of each number were won; None where there are none."""
+    if not used:
+        return None
+    won = sum(each.won for each in used)
+    usual = sorted(used, key=lambda each: -each.episodes)[:MAX_TURNS_NAMED]
+    by_turns = ", ".join(f"{each.turns}: {each.won / each.episodes:.2f}" for each in used if each in usual)
+    took = f"won in {sum(each.turns * each.won for each in used) / won:.1f} turns" if won else "none won"
+    return f"{took}; won by turns taken {by_turns}"
 
 
 def lost_task(loss: Loss) -> str:

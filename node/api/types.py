@@ -90,6 +90,7 @@ class TaskGain(Struct, frozen=True):
     not_attributed: float  # no group of this task was learnt from shortly before
     peers: tuple[PeerShare, ...]  # the greatest share of either sign first; at most ``gains.MAX_PEERS_OF_TASK``
     change: float | None = None  # now - before, while alone now - first; None: it may be chance
+    turns: str | None = None  # of conversations: how many they took, and how many of each number were won
 
 
 class PeerGain(Struct, frozen=True):

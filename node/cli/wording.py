@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from node.api.answers import damaged_line, donor_lines, engine_line, not_saved_line
+from node.api.gains_words import turns_words
 from node.api.join import join_of
 from node.api.types import HeartbeatView, JoinLine, NodeState, NodeStatus, PeerView, SamplesAnswer
 from node.configuration.sources import NO_OPTIONS
@@ -44,6 +45,11 @@ def round_line(done: RoundDone) -> str:
         f"round {done.round}  reward {done.reward:.3f}  {loss}  {done.tokens_per_second:,.0f} tokens/s  "
         f"groups {done.own_groups} own, {done.foreign_groups_used} foreign  [{rewards_by_task(done.success_by_task)}]"
     )
+
+
+def turns_lines(done: RoundDone) -> list[str]:
+    """Describes the own conversations of one round, a line for each task."""
+    return [f"{printable(task)}: {turns_words(used)}" for task, used in done.turns_by_task.items()]
 
 
 def rewards_by_task(success: dict[str, float]) -> str:
@@ -184,6 +190,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         "hangs": status.hangs,
         "clock": status.clock,
         "held-out": status.evaluated and evaluated_line(status.evaluated),
+        "turns": done and "\n".join(turns_lines(done)),
         "averaged": averaged and f"{averaged_line(averaged)}; {times(averaged.outer_steps)} in total",
         "family": averaged_line(offered) if offered is not None and offered.partner is None else None,
         "gained": printable(status.gained, 600),
@@ -333,6 +340,7 @@ def _swarm_facts(status: NodeStatus) -> dict[str, str]:
         "groups": f"since the swarm process started {swarm.groups_announced} announced while a peer was connected, "
         f"{swarm.groups_fetched} fetched by peers",
         "alone": one_line(swarm.alone_because or "", 600),
+        "not met": "" if swarm.alone_because else one_line(swarm.other_swarm or "", 600),
         "reach": "\n".join(reach_lines(swarm)),
         "address": "\n".join(map(printable, swarm.addresses)),
     }

@@ -24,7 +24,7 @@ Name = Annotated[str, Field(max_length=limits.NAME_BYTES)]
 
 ChatMode = Literal["auto", "on", "off"]
 LossName = Literal["dapo", "grpo", "dr_grpo", "gspo", "cispo"]
-AdvantageMethod = Literal["group", "mean", "median", "batch"]
+AdvantageMethod = Literal["turn", "group", "mean", "median", "batch"]
 CorrectionName = Literal[
     "byte_aligned",
     "none",
@@ -155,7 +155,7 @@ class ResearchSection(ConfigSection):
     """What experiments vary and a node leaves alone. The defaults are what the experiments found best or equal."""
 
     loss: LossName = "dapo"
-    advantage: AdvantageMethod = "group"
+    advantage: AdvantageMethod = "turn"
     clip_high: NotNegative = 0.0  # ε_high; 0: as clip
     clip_negative: NotNegative = 0.0  # δ; 0: off
     filter_gamma: Positive = 50.0  # γ, nats a completion

@@ -45,6 +45,7 @@ class Sample:
     finish: FinishReason
     segments: tuple[Segment, ...]  # in order, at least one; T tokens together
     observed: Observed = ()  # between actions; nothing before the first token or after the last
+    anew: tuple[int, ...] = ()  # of ``observed``, the places whose ids are all that the model read from there on
 
     @property
     def oldest_version(self) -> int:
@@ -60,6 +61,7 @@ class Partial:
     logps: NDArray[np.float32]  # (T,)
     segments: tuple[Segment, ...]
     observed: Observed = ()  # also after the last token, where an action has ended and the next one has not begun
+    anew: tuple[int, ...] = ()  # as of ``Sample``
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,16 +111,28 @@ Enough = Callable[[int], bool]
 Ended = Callable[[int, GenerationProgress], None]  # takes a request's index and what was sampled of it, all ended
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the model reads after an action: ``ids``, after all that it has read and said, or ``anew`` instead of it."""
+
+    ids: Sequence[int]
+    anew: bool = False
+
+
 class Turns(Protocol):
     """What answers the actions of conversations while others are sampled. An engine calls it from one thread."""
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether a reply may be ``anew``."""
 
     def acted(self, conversation: int, request: int, so_far: Sample) -> None:
         """Takes a conversation whose last action has ended, as far as it went. Returns at once. ``conversation``
         is a number of the engine's."""
 
-    def replies(self, *, wait: bool) -> list[tuple[int, Sequence[int] | None]]:
-        """Returns what has followed actions since the last call, in any order: each conversation with the ids that the
-        model reads next, None where nothing follows and it has ended. With ``wait`` at least one of those awaited."""
+    def replies(self, *, wait: bool) -> list[tuple[int, Heard | None]]:
+        """Returns what has followed actions since the last call, in any order: each conversation with what the model
+        reads next, None where nothing follows and it has ended. With ``wait`` at least one of those awaited."""
 
 
 class Engine(Protocol):

@@ -57,22 +57,23 @@ def token_limit(request: GenerationRequest, *, vocabulary: int, context: int | N
 
 
 def row_of(prompt_ids: Sequence[int], so_far: Sample | Partial) -> list[int]:
-    """Returns all that the model has read and sampled, in order."""
-    row, begin, ids = list(prompt_ids), 0, so_far.token_ids.tolist()
-    for place, observed in (*so_far.observed, (len(ids), ())):
-        row += [*ids[begin:place], *observed]
+    """Returns all that the model has read and sampled, in order, since it last read a conversation anew."""
+    row, begin = list(prompt_ids), 0
+    ids: list[int] = so_far.token_ids.tolist()
+    for place, observed in so_far.observed:
+        row = list(observed) if place in so_far.anew else [*row, *ids[begin:place], *observed]
         begin = place
-    return row
+    return row + ids[begin:]
 
 
 def room_of(request: GenerationRequest, limit: int, begun: Partial) -> int:
     """Returns how many tokens a begun completion may still have, of a conversation its action; 0 or less for none.
     ``limit`` as of ``starts_of``."""
-    place = begun.observed[-1][0] if begun.observed else 0
+    said = len(begun.token_ids) - (begun.observed[-1][0] if begun.observed else 0)
     if request.conversation_tokens is not None:
-        before = len(request.prompt_ids) + place + sum(len(ids) for _, ids in begun.observed)
+        before = len(row_of(request.prompt_ids, begun)) - said
         limit = min(limit, request.conversation_tokens - before)
-    return limit - (len(begun.token_ids) - place)
+    return limit - said
 
 
 def starts_of(requests: Sequence[GenerationRequest], limits: Sequence[int]) -> list[SamplingStart]:
@@ -139,7 +140,7 @@ def _by_completion(
 def sample_of(whole: Partial, eos_ids: Sequence[int]) -> Sample:
     """Returns a completion that has ended: with one of ``eos_ids``, or at its limit."""
     finish = FinishReason.STOP if whole.token_ids[-1] in eos_ids else FinishReason.LENGTH
-    return Sample(whole.token_ids, whole.logps, finish, whole.segments, whole.observed)
+    return Sample(whole.token_ids, whole.logps, finish, whole.segments, whole.observed, whole.anew)
 
 
 def joined(begun: Partial | None, token_ids: NDArray[np.int64], logps: NDArray[np.float32], version: int) -> Partial:
@@ -152,4 +153,4 @@ def joined(begun: Partial | None, token_ids: NDArray[np.int64], logps: NDArray[n
     else:
         segments = (*begun.segments, Segment(version, len(token_ids)))
     tokens = np.concatenate([begun.token_ids, token_ids]), np.concatenate([begun.logps, logps])
-    return Partial(*tokens, segments, begun.observed)
+    return Partial(*tokens, segments, begun.observed, begun.anew)

@@ -5,8 +5,8 @@ join as soon as an eighth of the rows is free. Token log-probabilities come from
 and equal calls give equal samples: a token depends on the seed, its completion and its position (``draws``), on the
 batch around it, on the number of threads, on the layout of the cache and on guesses that were verified only by the
 rounding of its logits. Keys and values live for one call: those of old weights are never read under new ones. In
-float32 on a CPU a conversation keeps them over all its turns, and each goes at its own pace; elsewhere conversations go
-in step, and each turn computes their rows anew (``turns``).
+float32 on a CPU a conversation keeps them over all its turns, and each goes at its own pace. Elsewhere, and where a
+template writes earlier turns again, conversations go in step, and each turn computes their rows anew (``turns``).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class TorchEngine:
         turns: Turns | None = None,
     ) -> list[GenerationProgress]:
         """Raises as ``generate``. A begun completion that is at its limit is ended as it is."""
-        if turns is not None and not self._decoder.verifies_drafts:
+        if turns is not None and (turns.rewrites or not self._decoder.verifies_drafts):
             return in_step(self.advance, requests, sampling, enough, ended, turns)
         eos_ids = self._policy.tokens.eos_ids
         limits = [self._limit(request) for request in requests]

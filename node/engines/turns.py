@@ -2,8 +2,8 @@
 
 A conversation is a completion whose row others write to as well: once its action has ended, ``Turns`` says what the
 model reads next, and the same row goes on. ``RunningConversations`` is for an engine that lets rows wait so while it
-samples others. ``in_step`` is for any engine that knows single answers alone: a call for each turn of all, which
-computes every row anew.
+samples others. ``in_step`` is for any engine that knows single answers alone, and for conversations that may be written
+again: a call for each turn of all, which computes every row anew.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from node.engines.engine import (
     Enough,
     GenerationProgress,
     GenerationRequest,
+    Heard,
     Partial,
     Sample,
     Sampling,
@@ -75,17 +76,17 @@ class RunningConversations:
         """Returns completions with what follows their action; None for those that have ended. ``wait`` as of
         ``Turns``."""
         found: list[tuple[int, Continuation | None]] = []
-        for completion, ids in self._turns.replies(wait=wait) if self.awaited else ():
+        for completion, heard in self._turns.replies(wait=wait) if self.awaited else ():
             self.awaited -= 1
             index = self._starts[completion].request
             request, sample = self._requests[index], self.reached[completion]
-            partial = continued(request, self._limits[index], sample, ids)
-            if partial is None:
+            partial = continued(request, self._limits[index], sample, heard)
+            if partial is None or heard is None:
                 found.append((completion, None))
                 continue
             self.reached[completion] = partial
             room, drawn = room_of(request, self._limits[index], partial), int(self._drawn[completion])
-            found.append((completion, Continuation(ids or (), room, drawn, row_of(request.prompt_ids, partial))))
+            found.append((completion, Continuation(heard.ids, room, drawn, row_of(request.prompt_ids, partial))))
         return found
 
     def settle(self) -> None:
@@ -94,15 +95,15 @@ class RunningConversations:
             self.replies(wait=True)
 
 
-def continued(
-    request: GenerationRequest, limit: int, so_far: Sample | Partial, ids: Sequence[int] | None
-) -> Partial | None:
-    """Returns the conversation with the reply ``ids``; None where it has ended: nothing follows its action, or what
+def continued(request: GenerationRequest, limit: int, so_far: Sample | Partial, heard: Heard | None) -> Partial | None:
+    """Returns the conversation with the reply ``heard``; None where it has ended: nothing follows its action, or what
     follows leaves no room for another one."""
-    if ids is None:
+    if heard is None:
         return None
-    observed = (*so_far.observed, (len(so_far.token_ids), tuple(ids)))
-    partial = Partial(so_far.token_ids, so_far.logps, so_far.segments, observed)
+    place = len(so_far.token_ids)
+    observed = (*so_far.observed, (place, tuple(heard.ids)))
+    anew = (*so_far.anew, place) if heard.anew else so_far.anew
+    partial = Partial(so_far.token_ids, so_far.logps, so_far.segments, observed, anew)
     return partial if room_of(request, limit, partial) > 0 else None
 
 
@@ -175,7 +176,7 @@ def _heard(
     acted = [(at, sample) for (at, _), each in zip(calls, reached, strict=True) for sample in each.samples]
     for number, (at, sample) in enumerate(acted):
         turns.acted(number, at, sample)
-    said: dict[int, Sequence[int] | None] = {}
+    said: dict[int, Heard | None] = {}
     while len(said) < len(acted):
         said.update(turns.replies(wait=True))
     samples = {at: list(progress[at].samples) for at, _ in calls}

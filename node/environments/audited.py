@@ -2,7 +2,7 @@
 alone, since a peer takes an episode that plays differently there for a lie.
 
 What is built in counts as audited, since the project's tests do that. A record counts for the configuration and the
-version of Python that were audited. A damaged file counts as none.
+version of Python that were audited. A file that is damaged, or cannot be read, counts as none.
 """
 
 from __future__ import annotations
@@ -50,5 +50,5 @@ def is_replayable(path: Path, task: Task) -> bool:
 def _records(path: Path) -> dict[str, AuditRecord]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, AuditRecord])
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (OSError, ValueError):  # damaged is msgspec's error, or Python's for what is no UTF-8
         return {}

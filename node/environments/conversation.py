@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Final
 
 import msgspec
@@ -50,12 +50,8 @@ class Played(msgspec.Struct, frozen=True):
 
     observations: tuple[str, ...]  # after each action that was taken
     digests: tuple[bytes, ...]  # of the first text and of each turn (``protocol.conversations``)
+    turn_rewards: tuple[float, ...]  # by how much the reward grew with each action
     goes_on: bool  # the model acts again
-
-    @property
-    def next(self) -> str | None:
-        """What is said to the model next; None once the episode has ended."""
-        return self.observations[-1] if self.goes_on else None
 
 
 class Exchange(msgspec.Struct, frozen=True):
@@ -131,13 +127,14 @@ class ConversationTask:
         """Returns what ``replay`` returned for ``actions`` once it was checked."""
         first, *observations = map(str, replayed.observations)
         reward, *rewards = (float(reward) for reward in replayed.rewards)  # type: ignore[arg-type]
+        earned = tuple(after - before for before, after in pairwise((reward, *rewards)))
         digests = [beginning_digest(ref, first, reward)]
         last = len(observations)
         for turn, (action, observation, reward) in enumerate(zip(actions, observations, rewards, strict=False), 1):
             done = replayed.done and turn == last
             digests.append(turn_digest(digests[-1], action, observation, reward, done=done))
         goes_on = not replayed.done and len(actions) < self.environment.max_turns
-        return Played(tuple(observations), tuple(digests), goes_on)
+        return Played(tuple(observations), tuple(digests), earned, goes_on)
 
     def exchanges(self, ref: PromptRef, actions: Sequence[str]) -> list[Exchange]:
         """Returns the actions as far as they are taken, each with what follows it. Raises whatever the environment

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,19 +63,26 @@ def uses_template(tokenizer: PreTrainedTokenizerFast, mode: ChatMode, end_of_tur
     return mode == "on" or (mode == "auto" and end_of_turn is not None)
 
 
-def written_prompt(tokenizer: PreTrainedTokenizerFast, text: str, tools: Sequence[Tool] = ()) -> str:
+def written_prompt(
+    tokenizer: PreTrainedTokenizerFast, text: str, tools: Sequence[Tool] = (), said: Sequence[str] = ()
+) -> str:
     """Returns the turn of a user who says ``text``, up to where the model's turn begins. ``tools`` are told as the
-    template tells them, or where it tells none, in the user's turn.
+    template tells them, or where it tells none, in the user's turn. ``said`` has what the model and its environment
+    said after that, in turn; the next turn of the model begins at the end.
 
     Raises ``ConfigurationError`` for a template that raises.
     """
     turns = [{"role": "user", "content": text}]
+    if said:
+        roles = cycle(("assistant", reply_role(tokenizer, of_tool=bool(tools))))
+        turns += [{"role": role, "content": each} for role, each in zip(roles, said, strict=False)]
     if not tools:
         return _rendered(tokenizer, turns, begins_answer=True)
-    written = _rendered(tokenizer, turns, begins_answer=True, tools=tools)
-    if all(tool["function"]["name"] in written.replace(text, "") for tool in tools):
-        return written
-    return written_prompt(tokenizer, with_tools(text, tools))
+    told = _rendered(tokenizer, turns[:1], begins_answer=True, tools=tools)
+    if all(tool["function"]["name"] in told.replace(text, "") for tool in tools):
+        return _rendered(tokenizer, turns, begins_answer=True, tools=tools) if said else told
+    turns[0]["content"] = with_tools(text, tools)
+    return _rendered(tokenizer, turns, begins_answer=True)
 
 
 def extends(tokenizer: PreTrainedTokenizerFast) -> bool:
@@ -121,10 +129,16 @@ def written_reply(tokenizer: PreTrainedTokenizerFast, *, of_tool: bool = False) 
 
     Raises ``ConfigurationError`` for a template that raises, or loses an earlier answer.
     """
+    return _around_reply(tokenizer, reply_role(tokenizer, of_tool=of_tool))
+
+
+def reply_role(tokenizer: PreTrainedTokenizerFast, *, of_tool: bool) -> str:
+    """Returns who a reply to the model is from, as the template knows it."""
     if of_tool:
         with contextlib.suppress(ConfigurationError):  # it wants calls of another form, or knows no tools
-            return _around_reply(tokenizer, "tool")
-    return _around_reply(tokenizer, "user")
+            _around_reply(tokenizer, "tool")
+            return "tool"
+    return "user"
 
 
 def _around_reply(tokenizer: PreTrainedTokenizerFast, role: str) -> tuple[str, str]:

@@ -13,6 +13,8 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -39,6 +41,7 @@ from node.policy.model_files import tokenizer_file
 from protocol.errors import ConfigurationError
 
 FINGERPRINT_BYTES: Final = 16
+_MARK: Final = "\ue000"
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _LOSSY_DECODERS: Final = frozenset({"WordPiece", "BPEDecoder", "CTC"})
 _SHAPING_PARTS: Final = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # what determines text → ids
@@ -142,10 +145,47 @@ class TokenTable:
             front = front[front.index(after) + 1 :]
         return [*front, *self._ids_of_text(text), *back]
 
-    @property
+    @cached_property
     def extends(self) -> bool:
         """Whether a conversation that is written again begins with what the model saw and said (``chat.extends``)."""
         return not self.uses_chat or extends(self._tokenizer)
+
+    def heard_ids(
+        self, text: str, tools: Sequence[Tool], said: Sequence[str], *, after: int
+    ) -> tuple[tuple[int, ...], bool]:
+        """Returns the ids that the model of a conversation reads next, and whether they are all that it reads: where
+        the template writes the turns before differently than the model read and said them, it reads all of them anew.
+        Otherwise the ids are those of ``reply_ids`` for ``after``, and are appended.
+
+        The conversation began with the prompt ``text``; ``said`` has what the model and its environment said after
+        that, in turn. Control tokens written in any of it stay text. A template that raises for what the model or a
+        stranger said writes nothing, and the ids are appended.
+        """
+        if not self.extends:
+            with suppress(ConfigurationError):
+                before, now = (written_prompt(self._tokenizer, text, tools, each) for each in (said[:-2], said))
+                front, back = written_reply(self._tokenizer, of_tool=bool(tools))
+                if now != f"{before}{said[-2]}{front}{said[-1]}{back}":
+                    return tuple(self._ids_written_again(text, tools, said)), True
+        return tuple(self.reply_ids(said[-1], after=after, of_tool=bool(tools))), False
+
+    def _ids_written_again(self, text: str, tools: Sequence[Tool], said: Sequence[str]) -> list[int]:
+        """Returns a conversation as the template writes it. Control tokens in its texts are told from the template's
+        own by a mark around them, which is longer than any run of its character there."""
+        texts = [text, *said]
+        mark = _MARK * (1 + max((len(run) for each in texts for run in re.findall(f"{_MARK}+", each)), default=0))
+        control = sorted(filter(None, self.names_of(self._special)), key=len, reverse=True)
+        written_out = re.compile("|".join(map(re.escape, control)) or "(?!)")
+        first, *rest = (written_out.sub(lambda m: f"{mark}{control.index(m[0])}{mark}", each) for each in texts)
+        ids: list[int] = []
+        for place, part in enumerate(
+            re.split(f"{mark}([0-9]+){mark}", written_prompt(self._tokenizer, first, tools, rest))
+        ):
+            if place % 2:
+                ids += self._ids_of_text(control[int(part)])
+            else:
+                ids += self._tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
 
     def trained_template(self) -> str | None:
         """Returns the chat template that writes turns as prompts and replies are written here; None: the tokenizer's

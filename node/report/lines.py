@@ -33,6 +33,7 @@ def report_lines(facts: RunFacts) -> list[str]:
     if facts.evaluated is not None:
         lines.append(f"held-out {evaluated_line(facts.evaluated)}; {times(facts.evaluated_total)} in total")
     lines += [f"reward   {line}" for line in reward_lines(facts.gains)]
+    lines += [f"turns    {task.task}: {task.turns}" for task in facts.gains.tasks if task.turns is not None]
     if facts.rounds:
         lines += _gains(facts.gains)
     lines += _withdrawals(facts)

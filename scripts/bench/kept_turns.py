@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -23,7 +22,7 @@ from typing import Final
 import torch
 
 from node.configuration import PolicySection
-from node.engines.engine import GenerationRequest, Sample, Sampling
+from node.engines.engine import GenerationRequest, Heard, Sample, Sampling
 from node.engines.torch import TorchEngine
 from node.engines.turns import in_step
 from node.policy.policy import Policy
@@ -45,6 +44,8 @@ class Shape:
 class Environment:
     """``Turns`` of one run. With ``in_step`` no reply is given before every conversation that goes on has acted."""
 
+    rewrites = False
+
     def __init__(self, shape: Shape, vocabulary: int, threads: ThreadPoolExecutor | None, most_seconds: float) -> None:
         self._shape, self._threads, self._most_seconds = shape, threads, most_seconds
         self.in_step = False
@@ -54,7 +55,7 @@ class Environment:
             [[draws.randrange(5, vocabulary) for _ in range(tokens)] for _ in range(texts)]
             for tokens, texts in ((shape.prompt, shape.episodes), (shape.said, shape.episodes * shape.turns))
         )
-        self._done = SimpleQueue[tuple[int, Sequence[int] | None]]()
+        self._done = SimpleQueue[tuple[int, Heard | None]]()
 
     def acted(self, conversation: int, request: int, so_far: Sample) -> None:
         self._acting -= 1
@@ -63,8 +64,8 @@ class Environment:
         else:
             self._threads.submit(self._step, conversation, request, len(so_far.observed))
 
-    def replies(self, *, wait: bool) -> list[tuple[int, Sequence[int] | None]]:
-        found: list[tuple[int, Sequence[int] | None]] = []
+    def replies(self, *, wait: bool) -> list[tuple[int, Heard | None]]:
+        found: list[tuple[int, Heard | None]] = []
         if self.in_step and self._acting:
             return found
         least = self._going if self.in_step else int(wait)
@@ -82,7 +83,7 @@ class Environment:
         if self._threads is not None:
             time.sleep(random.Random(f"{request} {turn}").uniform(0, self._most_seconds))
         ids = self._said[request * self._shape.turns + turn]
-        self._done.put((conversation, ids if turn + 1 < self._shape.turns else None))
+        self._done.put((conversation, Heard(ids) if turn + 1 < self._shape.turns else None))
 
 
 def conversed(engine: TorchEngine, shape: Shape, way: str, environment: Environment) -> tuple[float, float, int]:

@@ -10,7 +10,7 @@ from all that this node knows, and a question brings addresses that have to be p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
@@ -44,13 +44,23 @@ AddressesFor = Callable[[PeerId, Sequence[PeerId]], Sequence[str]]  # (asker, pe
 
 class PeerExchange:
     """Asks and answers. ``on_addresses`` receives the addresses that a peer of our swarm sent;
-    ``addresses_for`` returns those to send."""
+    ``addresses_for`` returns those to send; ``on_other_swarm`` is awaited with a peer of another swarm while it is
+    still connected."""
 
-    def __init__(self, host: Host, swarm_id: bytes, *, on_addresses: OnAddresses, addresses_for: AddressesFor) -> None:
+    def __init__(
+        self,
+        host: Host,
+        swarm_id: bytes,
+        *,
+        on_addresses: OnAddresses,
+        addresses_for: AddressesFor,
+        on_other_swarm: Callable[[PeerId], Awaitable[None]] | None = None,
+    ) -> None:
         self._host = host
         self._swarm_id = swarm_id
         self._on_addresses = on_addresses
         self._addresses_for = addresses_for
+        self._on_other_swarm = on_other_swarm
         self._limits: TokenBuckets[PeerId] = TokenBuckets(1 / QUESTION_EVERY_SECONDS, QUESTIONS, PEERS_REMEMBERED)
         host.handle(PEER_PROTOCOL, self._on_stream)
 
@@ -62,6 +72,7 @@ class PeerExchange:
             await send_within(stream, framed_message(question), EXCHANGE_SECONDS)
             answer = decode_peer_message(await _receive(stream), PeerExchangeAnswer)
         if answer.swarm_id != self._swarm_id:
+            await self._note_other_swarm(peer)
             raise WrongSwarmError(f"{peer} is in swarm {answer.swarm_id.hex()}; ours is {self._swarm_id.hex()}")
         self._on_addresses(peer, answer.own, answer.others)
 
@@ -75,7 +86,13 @@ class PeerExchange:
             self._on_addresses(stream.peer, question.own, ())
             others = tuple(self._addresses_for(stream.peer, question.sought))[:ADDRESSES_PER_ANSWER]
             answer = PeerExchangeAnswer(self._swarm_id, self._own(), others)
+        else:
+            await self._note_other_swarm(stream.peer)
         await send_within(stream, framed_message(answer), EXCHANGE_SECONDS)
+
+    async def _note_other_swarm(self, peer: PeerId) -> None:
+        if self._on_other_swarm is not None:
+            await self._on_other_swarm(peer)
 
     def _own(self) -> tuple[str, ...]:
         return tuple(a for a in self._host.addresses() if len(a) <= ADDRESS_CHARACTERS)[:ADDRESSES_PER_PEER]

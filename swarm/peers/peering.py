@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from protocol.errors import ConfigurationError, RefusedError, StarlingError
+from protocol.manifest import Manifest
 from protocol.meeting_points import dht_key
 from swarm.address_groups import groups_of, spread
 from swarm.host import Host, PeerId
@@ -72,10 +73,12 @@ class Peering:
         on_refused: Callable[[PeerId, RefusedError], None] = lambda peer, error: None,
         config: DiscoveryConfig | None = None,
         further_places: int = 0,
+        manifest: Manifest | None = None,
     ) -> None:
         """``is_of_use`` says whether a peer brought anything, which is asked ``trial_seconds`` after it connected.
         ``claimed`` returns the addresses that a peer claims in its announcements: they are dialled to reach it.
-        ``further_places`` is for how many connections more than ``keeping.CONNECTIONS`` there is room."""
+        ``further_places`` is for how many connections more than ``keeping.CONNECTIONS`` there is room. ``manifest`` is
+        that of our open swarm: a peer of another one is asked for its own, to say what differs."""
         self.book = AddressBook()
         self._host = host
         self._remembered = RememberedAddresses(remembered)
@@ -91,7 +94,7 @@ class Peering:
         self._members = SwarmMembers(
             host, swarm_id, self.book, random=random, busy=self._dialling, is_banned=is_banned,
             on_address=self._note_told,
-            on_refused=on_refused, recommended=self._recommended,
+            on_refused=on_refused, recommended=self._recommended, manifest=manifest,
         )  # fmt: skip
         self.failures, self.refusals = self._members.failures, self._members.refusals
         self._dht = DhtLookups(
@@ -307,11 +310,17 @@ class Peering:
             return None
         known = [c for c in self.book.candidates() if c.peer != self._host.peer_id]
         others = [c for c in known if not self._members.is_refused(c.peer)]
+        if not others and (other_swarm := self.other_swarm()) is not None:
+            return f"{other_swarm}; listening, and asking again later"
         if known and not others:
             return "all known peers have left, are banned or are in another swarm; listening, and asking again later"
         if not others and self._names.names:
             return next(iter(self._names.failures.values()), f"looking up {self._names.names[0]}")
         return why_alone(anyio.current_time(), others, dialling=self._dialling, on_lan=self._on_lan)
+
+    def other_swarm(self) -> str | None:
+        """Returns which peer was met last that is in another swarm, and why; None if none was of late."""
+        return self._members.other_swarms.latest()
 
     @property
     def _is_short(self) -> bool:

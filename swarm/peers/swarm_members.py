@@ -14,8 +14,10 @@ import anyio
 
 from protocol.errors import ProtocolError, RefusedError, StarlingError
 from protocol.limits import ADDRESSES_PER_ANSWER
+from protocol.manifest import Manifest
 from swarm.host import Host, PeerId
 from swarm.peers.discovery import DEPARTED_SECONDS, AddressBook
+from swarm.peers.other_swarms import OtherSwarms
 from swarm.peers.peer_exchange import PeerExchange
 
 QUESTION_SECONDS = 5.0  # for a peer that dialled us to ask first; then we ask
@@ -45,6 +47,7 @@ class SwarmMembers:
         on_address: Callable[[str, PeerId], None],
         on_refused: Callable[[PeerId, RefusedError], None],
         recommended: Callable[[set[PeerId]], Sequence[PeerId]],
+        manifest: Manifest | None,
     ) -> None:
         self.peers: set[PeerId] = set()
         self.failures: Counter[str] = Counter()  # of dials, exchanges and look-ups, by reason
@@ -52,9 +55,11 @@ class SwarmMembers:
         self._host, self._book, self._random, self._busy = host, book, random, busy
         self._is_banned, self._on_address, self._on_refused = is_banned, on_address, on_refused
         self._recommended = recommended
+        self.other_swarms = OtherSwarms(host, manifest)
         self._exchange = PeerExchange(
-            host, swarm_id, on_addresses=self._on_addresses, addresses_for=self._addresses_for
-        )
+            host, swarm_id, on_addresses=self._on_addresses, addresses_for=self._addresses_for,
+            on_other_swarm=self.other_swarms.note,
+        )  # fmt: skip
         self._refused: dict[PeerId, float] = {}  # departed, or in another swarm: until when
         self._met_at: dict[PeerId, float] = {}  # connected peers that have yet to ask, or to be asked
         self._untold = False  # whether peers do not have our newest addresses

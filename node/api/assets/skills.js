@@ -147,7 +147,7 @@ export function parts({ before, now, best, from_itself, from_others, not_attribu
 }
 
 function row(task) {
-  const { before, now, best, from_others, from_itself, change: by } = task;
+  const { before, now, best, from_others, from_itself, change: by, turns } = task;
   const from = task.peers.filter(({ gain }) => gain >= LEAST).map(({ name }) => name ?? "other peers");
   const lost = best - now >= LEAST ? `, ${score(best - now)} below its best` : "";
   const whose = from.length ? ` with ${listed(from)}` : " with others";
@@ -155,7 +155,7 @@ function row(task) {
   const said = `: ${score(before)} before others, ${moved}${lost}; now`;
   return element(
     "li",
-    { title: said.slice(2, -5) },
+    { title: said.slice(2, -5) + (turns ? `. Conversations: ${turns}` : "") },
     element("span", { class: "task" }, task.task),
     element("span", { class: "said" }, said),
     element(

@@ -241,7 +241,8 @@ export function join(status) {
   const { join: how, swarm } = status;
   const reach = swarm?.reach;
   const unreached = reach?.is_out_of_reach ? element("p", { class: "aside" }, `Reach: ${reach.in_words}`) : null;
-  const alone = swarm?.alone_because ? element("p", { class: "warn" }, `Alone: ${swarm.alone_because}`) : null;
+  const said = swarm?.alone_because ? `Alone: ${swarm.alone_because}` : swarm?.other_swarm;
+  const alone = said ? element("p", { class: "warn" }, said) : null;
   if (!how || !how.commands.length)
     return [alone, unreached, how?.hint ? element("p", { class: "aside" }, how.hint) : null].filter(Boolean);
   const line = how.commands[0];

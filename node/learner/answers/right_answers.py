@@ -57,6 +57,7 @@ class RightAnswer:
     reward: float
     peer: str = SELF  # whose it is
     observed: Observed = ()  # of a conversation: ``answer_ids`` are its actions
+    anew: tuple[int, ...] = ()  # as ``TrainingCompletion`` has it
 
     @property
     def tokens(self) -> int:
@@ -111,6 +112,7 @@ def as_text(prompt: PromptIds, answer: RightAnswer, advantage: float) -> Trainin
         reward=answer.reward,
         as_text=True,
         observed=answer.observed,
+        anew=answer.anew,
     )
     return TrainingGroup(prompt, (completion,), tokens, 1)
 
@@ -124,7 +126,8 @@ class Rehearsal(RightAnswers):
         best = max(range(len(rewards)), key=rewards.__getitem__)
         if rewards[best] >= RIGHT:
             sample = rollout.samples[best]
-            answer = RightAnswer(tuple(sample.token_ids.tolist()), float(rewards[best]), observed=sample.observed)
+            ids, heard = tuple(sample.token_ids.tolist()), (sample.observed, sample.anew)
+            answer = RightAnswer(ids, float(rewards[best]), SELF, *heard)
             self.keep(rollout.prompt.ref.task, rollout.prompt_ids, answer)
 
     def drawn(
@@ -158,7 +161,7 @@ class Imitation(RightAnswers):
         """Takes a verified group that was learnt from: its best answer, if that is right."""
         best = max(group.completions, key=lambda each: each.reward, default=None)
         if best is not None and best.reward >= RIGHT and group.influence > 0:
-            answer = RightAnswer(tuple(best.token_ids.tolist()), best.reward, best.peer, best.observed)
+            answer = RightAnswer(tuple(best.token_ids.tolist()), best.reward, best.peer, best.observed, best.anew)
             self.keep(task, group.prompt_ids, answer)
 
     def lessons(

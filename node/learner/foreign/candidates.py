@@ -188,7 +188,7 @@ class ForeignCandidates:
                 capability_ratio=capability_ratio(each.foreign.peer),
                 is_canonical=partial(self._is_copied, each),
                 played=each.played,
-                by_tools=bool(each.prompt.tools),
+                asked=each.prompt,
             )
             for each in verified
         ]

@@ -2,7 +2,9 @@
 
 The scoring workers play each episode from its beginning with one action more and say what follows
 (``node.environments.conversation``), as many at a time as there are workers. Ids are kept: the prompt is rendered once,
-sampled ids stay as they were sampled, and each observation is tokenized alone and appended. An episode ends when its
+sampled ids stay as they were sampled, and each observation is tokenized alone and appended. A chat template that writes
+earlier turns differently, such as one that leaves their thoughts out, cannot be extended so: there the model reads the
+conversation as the template writes it, and what follows is a new sample to learn from. An episode ends when its
 environment says so, after ``max_turns``, when the next observation leaves no room for an action in the model's context,
 or when its environment fails, which earns 0 and is counted. One that is cut off has what its environment gives it until
 then.
@@ -22,8 +24,8 @@ from queue import Empty, SimpleQueue
 import numpy as np
 from numpy.typing import NDArray
 
-from node.engines.engine import Sample
-from node.environments.conversation import as_read, transcript
+from node.engines.engine import Heard, Sample
+from node.environments.conversation import Played, as_read, transcript
 from node.learner.generation.own_rollouts import RewardScorer, Rollout
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores
@@ -37,7 +39,7 @@ class _Acted:
 
     conversation: int
     prompt: Prompt
-    said: str  # the transcript
+    actions: list[str]
     last: int  # the token with which the action ended
 
 
@@ -51,34 +53,38 @@ class Conversing:
         self._acted: dict[int, list[_Acted]] = {}  # since the last call of ``replies``, by request
         self._done = SimpleQueue[tuple[_Acted, Future[Scores]]]()
 
+    @property
+    def rewrites(self) -> bool:
+        return not self._tokens.extends
+
     def acted(self, conversation: int, request: int, so_far: Sample) -> None:
-        said = transcript(self._actions(so_far))
-        acted = _Acted(conversation, self._prompts[request], said, int(so_far.token_ids[-1]))
+        acted = _Acted(conversation, self._prompts[request], self._actions(so_far), int(so_far.token_ids[-1]))
         self._acted.setdefault(request, []).append(acted)
 
-    def replies(self, *, wait: bool) -> list[tuple[int, Sequence[int] | None]]:
+    def replies(self, *, wait: bool) -> list[tuple[int, Heard | None]]:
         """Raises what scoring raised."""
         for of_one in self._acted.values():
-            futures = self._scorer.submit(of_one[0].prompt.ref, [each.said for each in of_one])
+            futures = self._scorer.submit(of_one[0].prompt.ref, [transcript(each.actions) for each in of_one])
             for each, future in zip(of_one, futures, strict=True):
                 future.add_done_callback(partial(self._put, each))
         self._acted = {}
-        found: list[tuple[int, Sequence[int] | None]] = []
+        found: list[tuple[int, Heard | None]] = []
         while True:
             try:
                 acted, done = self._done.get(block=wait and not found)
             except Empty:
                 return found
-            scores = self._known[acted.prompt.ref, acted.said] = done.result()
+            scores = self._known[acted.prompt.ref, transcript(acted.actions)] = done.result()
             played = scores.played[0] if scores.played else None
-            found.append((acted.conversation, None if played is None else self._reply(acted, played.next)))
+            heard = self._heard(acted, played) if played is not None and played.goes_on else None
+            found.append((acted.conversation, heard))
 
     def _put(self, acted: _Acted, done: Future[Scores]) -> None:
         self._done.put((acted, done))
 
-    def _reply(self, acted: _Acted, text: str | None) -> list[int] | None:
-        by_tool = bool(acted.prompt.tools)
-        return None if text is None else self._tokens.reply_ids(text, after=acted.last, of_tool=by_tool)
+    def _heard(self, acted: _Acted, played: Played) -> Heard:
+        said = [each for turn in zip(acted.actions, played.observations, strict=True) for each in turn]
+        return Heard(*self._tokens.heard_ids(acted.prompt.text, acted.prompt.tools, said, after=acted.last))
 
     def rollout(self, prompt: Prompt, prompt_ids: Sequence[int], samples: Sequence[Sample]) -> Rollout:
         """Returns the conversations of one prompt, which have ended, with what each earned."""

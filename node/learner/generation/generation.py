@@ -311,7 +311,8 @@ def check_prompt_room(tasks: Mapping[str, Task], tokens: TokenTable, context: in
         if not tokens.extends:
             log.warning(
                 "the model's chat template writes earlier turns differently, as those that leave thoughts out do. "
-                "Conversations are not written again here: the model sees its turns as it wrote them"
+                "There the model reads the conversation as the template writes it, and what it says from there on is a "
+                "sample of its own to learn from: the turns before are computed again"
             )
     fitting = 0
     for name, task in tasks.items():

@@ -53,7 +53,8 @@ def snapshot_of_unfinished(groups: Sequence[UnfinishedGroup]) -> tuple[dict[str,
 def _record(sequence: Sample | Partial) -> list[Any]:
     finish = sequence.finish.value if isinstance(sequence, Sample) else None
     observed = [[place, list(ids)] for place, ids in sequence.observed]
-    return [finish, [[each.version, each.tokens] for each in sequence.segments], *([observed] if observed else [])]
+    heard = [observed, list(sequence.anew)] if observed else []
+    return [finish, [[each.version, each.tokens] for each in sequence.segments], *heard]
 
 
 def restored_unfinished(
@@ -73,10 +74,11 @@ def restored_unfinished(
             part = slice(position, position + sum(segment.tokens for segment in segments))
             position = part.stop
             observed = tuple((int(place), tuple(map(int, ids))) for place, ids in (more[0] if more else ()))
+            heard = observed, tuple(map(int, more[1] if more else ()))
             if finish is None:
-                partials.append(Partial(token_ids[part], logps[part], segments, observed))
+                partials.append(Partial(token_ids[part], logps[part], segments, *heard))
             else:
-                samples.append(Sample(token_ids[part], logps[part], FinishReason(finish), segments, observed))
+                samples.append(Sample(token_ids[part], logps[part], FinishReason(finish), segments, *heard))
         ref = msgspec.convert(record["ref"], PromptRef)
         groups.append(
             UnfinishedGroup(ref, int(record["completions"]), GenerationProgress(tuple(samples), tuple(partials)))

@@ -6,12 +6,25 @@ Within a group of G completions of one prompt, with rewards R:
     mean        A_i = R_i − mean R                                           (Dr. GRPO)
     median      A_i = (R_i − median R) / (MAD + 1e-3), |A_i| ≤ 5             (MC-GRPO, arXiv 2601.22582)
     batch       A_i = (R_i − mean R) / (std of all rewards of the batch + 1e-4)
+    turn        A_it = (G_it − mean_j G_jt) / (std G + 1e-4), of action t of a conversation; otherwise as group
     learner     A_i = max(R_i − V_θ, 0)                                      (for foreign groups)
     capability  A_i = κ·(R_i − mean R / κ) / (std R + 1e-4)                  (for foreign groups; HACPO)
 
 MAD is the median of |R_i − median R|. With binary rewards it is 0 as soon as more than half are equal, and A would be
 of the order of 1000. Departures from MC-GRPO: in that case the unbiased std replaces MAD, and |A| is bounded. The paper
 draws G + 1 samples so that the median is one of them, and drops that one; here a completion with A = 0 costs nothing.
+
+By turns an action is credited with what was earned from its own turn on, since nothing that it does changes what came
+before: the reward-to-go of the policy gradient (Sutton et al., 2000), with a baseline of the group for each turn.
+
+    r_it    by how much the reward grew with action t of conversation i
+    G_it    Σ_k≥t r_ik; beyond the end of a conversation, what its last action earned
+    std G   the root of the mean, over turns, of the unbiased variance within the group
+
+Where only the last action earns something, G_it is R_i for every t, and A_it the group's advantage. GRPO's process
+supervision (DeepSeekMath, arXiv 2402.03300, 4.1.3) also sums what comes after, of rewards that are normalised before
+and over all steps together; that gives long answers other sums than short ones. Where turns earn something each, the
+reward-to-go learnt more in the same rounds than the whole episode's advantage (docs/experiments/credit.md).
 
 A foreign group's own mean says how a completion compares with its generator, not with the learner. Any function of the
 prompt is a valid baseline, so the learner's own success V_θ is used. The sampling policy is far away there, so the
@@ -26,6 +39,7 @@ all generators' completions of one prompt in one baseline and one std; so the le
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,6 +53,7 @@ from node.configuration import AdvantageMethod
 
 STD_EPSILON: Final = 1e-4
 MAD_EPSILON: Final = 1e-3
+EQUAL_RETURNS: Final = 1e-9  # sums of rewards that differ by less differ by rounding
 MEDIAN_BOUND: Final = 5.0  # a single right answer among 26 has (1 − 0) / std = 5.1; a larger value says nothing new
 
 CAPABILITY_BATCHES: Final = 5
@@ -50,7 +65,7 @@ MIN_CAPABILITY_RATIO, MAX_CAPABILITY_RATIO = 0.1, 10.0
 class AdvantageRule:
     """How a group's rewards become advantages, with what the rule needs of the whole batch."""
 
-    method: AdvantageMethod = "group"
+    method: AdvantageMethod = "turn"
     batch_std: float = 0.0  # of all rewards of the batch, unbiased; for "batch"
 
     @classmethod
@@ -60,7 +75,7 @@ class AdvantageRule:
 
     def __call__(self, rewards: NDArray[np.float32]) -> NDArray[np.float32]:
         """(G,) → (G,); zero throughout when all rewards are equal or there is only one."""
-        if self.method == "group":
+        if self.method in ("turn", "group"):
             return group_advantages(rewards)
         if self.method == "median":
             return median_advantages(rewards)
@@ -90,6 +105,21 @@ def median_advantages(rewards: NDArray[np.float32]) -> NDArray[np.float32]:
     deviation = float(np.median(np.abs(centred)))
     scale = deviation + MAD_EPSILON if deviation > 0 else float(rewards.std(ddof=1)) + STD_EPSILON
     return np.asarray(np.clip(centred / scale, -MEDIAN_BOUND, MEDIAN_BOUND), dtype=np.float32)
+
+
+def turn_advantages(turn_rewards: Sequence[Sequence[float]], turns: int) -> NDArray[np.float32]:
+    """Returns the advantage of each action (G, turns), of which a conversation has the first ones, from what each
+    earned, nothing where that is unknown; zero throughout when all earn the same in every turn or there is only one."""
+    returns = np.zeros((len(turn_rewards), turns))  # (G, T)
+    for row, earned in zip(returns, turn_rewards, strict=True):
+        if earned:
+            row[:] = earned[-1]
+            row[: len(earned)] = np.cumsum(earned[::-1])[::-1]
+    centred = returns - returns.mean(axis=0)
+    if len(returns) < 2 or np.abs(centred).max() < EQUAL_RETURNS:
+        return np.zeros(returns.shape, dtype=np.float32)
+    scale = math.sqrt(float(returns.var(axis=0, ddof=1).mean())) + STD_EPSILON
+    return np.asarray(centred / scale, dtype=np.float32)
 
 
 def learner_relative_advantages(rewards: NDArray[np.float32], success: float) -> NDArray[np.float32]:

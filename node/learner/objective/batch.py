@@ -36,6 +36,34 @@ class TrainingCompletion:
     as_text: bool = False  # without a behaviour policy: its ratio counts as 1
     segments: tuple[Segment, ...] = ()  # which versions of the policy sampled it; own completions only
     observed: Observed = ()  # of a conversation
+    anew: tuple[int, ...] = ()  # of ``observed``, the places where a new row begins: these ids are its prompt
+    turn_advantages: tuple[float, ...] = ()  # of each action, where these differ: ``advantage`` is the mean of |A| then
+
+    @property
+    def token_advantages(self) -> NDArray[np.float64]:
+        """The advantage of each token, (T,)."""
+        if not self.turn_advantages:
+            return np.full(len(self.token_ids), self.advantage)
+        return by_token(self.turn_advantages, self.observed, len(self.token_ids))
+
+    def rows(self, prompt_ids: tuple[int, ...]) -> list[tuple[tuple[int, ...], TrainingCompletion]]:
+        """Returns the rows of a completion after ``prompt_ids``, each a completion of its own, with their prompts."""
+        if not self.anew:
+            return [(prompt_ids, self)]
+        ends = [*self.anew, len(self.token_ids)]
+        prompts = [prompt_ids, *(ids for place, ids in self.observed if place in self.anew)]
+        return [(prompt, self._part(*part)) for prompt, *part in zip(prompts, [0, *ends], ends, strict=False)]
+
+    def _part(self, begin: int, end: int) -> TrainingCompletion:
+        """Returns some of the actions; no span reaches over the end of one."""
+        spans = self.alignment.span_of_token[begin:end]
+        logps = self.alignment.behaviour_logps[spans[0] : spans[-1] + 1]
+        heard = tuple((place - begin, ids) for place, ids in self.observed if begin < place < end)
+        alignment = Alignment(spans - spans[0], logps, 0)
+        first = sum(place <= begin for place, _ in self.observed)
+        of_turns = self.turn_advantages[first : first + len(heard) + 1]
+        ids = self.token_ids[begin:end]
+        return replace(self, token_ids=ids, alignment=alignment, observed=heard, anew=(), turn_advantages=of_turns)
 
     @property
     def row_length(self) -> int:
@@ -93,6 +121,12 @@ class TrainingGroup:
         return any(c.advantage != 0 for c in self.completions)
 
 
+def by_token(of_turns: Sequence[float], observed: Observed, tokens: int) -> NDArray[np.float64]:
+    """Returns what each action has for each of its tokens, (T,)."""
+    ends = [*(place for place, _ in observed), tokens]
+    return np.repeat(np.array(of_turns, dtype=np.float64), np.diff([0, *ends]))
+
+
 def merged(completions: Iterable[TrainingCompletion]) -> tuple[TrainingCompletion, ...]:
     """Returns equal completions that the same weights sampled as one, with their ``count``.
 
@@ -101,10 +135,23 @@ def merged(completions: Iterable[TrainingCompletion]) -> tuple[TrainingCompletio
     found: dict[tuple[Hashable, ...], TrainingCompletion] = {}
     for each in completions:
         shape = each.alignment.span_of_token.tobytes()
-        key = each.token_ids.tobytes(), shape, each.advantage, each.reward, each.as_text, each.segments, each.observed
+        heard = each.observed, each.anew, each.turn_advantages
+        key = each.token_ids.tobytes(), shape, each.advantage, each.reward, each.as_text, each.segments, heard
         before = found.get(key)
         found[key] = each if before is None else replace(before, count=before.count + each.count)
     return tuple(found.values())
+
+
+def one_row_each(groups: Iterable[TrainingGroup]) -> list[TrainingGroup]:
+    """Returns the groups so that each completion is one row after its group's prompt: further rows of conversations
+    that were written again are groups of their own."""
+    found: list[TrainingGroup] = []
+    for group in groups:
+        by_prompt: dict[tuple[int, ...], list[TrainingCompletion]] = {group.prompt_ids: []}
+        for prompt, row in (each for completion in group.completions for each in completion.rows(group.prompt_ids)):
+            by_prompt.setdefault(prompt, []).append(row)
+        found += [replace(group, prompt_ids=prompt, completions=tuple(rows)) for prompt, rows in by_prompt.items()]
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +161,8 @@ class RaggedSpans:
     span_of_token: Tensor  # (N,) int64
     sequence_of_span: Tensor  # (S,) int64
     behaviour_logps: Tensor  # (S,)
-    advantages: Tensor  # (B,)
+    advantages: Tensor  # (B,); the mean of |A| where tokens differ
+    token_advantages: Tensor  # (N,)
     foreign: Tensor  # (B,) bool
     as_text: Tensor  # (B,) bool
     counts: Tensor  # (B,) how often each completion counts
@@ -146,11 +194,13 @@ class RaggedSpans:
             return sent(torch.tensor(values, dtype=torch.bool), device)
 
         behaviour = torch.from_numpy(np.concatenate([c.alignment.behaviour_logps for c in completions]))
+        credited = np.concatenate([c.token_advantages for c in completions])
         return cls(
             sent(torch.from_numpy(span_of_token), device),
             sent(torch.from_numpy(np.repeat(np.arange(len(completions)), counts)), device),
             sent(behaviour.to(dtype), device),
             column([c.advantage for c in completions]),
+            sent(torch.from_numpy(credited.astype(np.float64 if dtype == torch.float64 else np.float32)), device),
             flags([c.foreign for c in completions]),
             flags([c.as_text for c in completions]),
             column([c.count for c in completions]),

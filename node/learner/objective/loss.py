@@ -96,7 +96,7 @@ def objective_loss(
         weights = span_weights(to_weigh, filtered_by, spans, section)
         sequence_of_token = spans.sequence_of_token  # (N,)
         token_weights = weights.values[spans.span_of_token] * spans.counts[sequence_of_token]  # (N,)
-        token_advantages = torch.where(weights.kept, spans.advantages, 0.0)[sequence_of_token]  # (N,)
+        token_advantages = torch.where(weights.kept[sequence_of_token], spans.token_advantages, 0.0)  # (N,)
         log_u = _log_u(here, proximal, log_ratios, spans, section).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
         anchor = here - log_u  # (N,)
     gain, clipped = rule.gain(logps, anchor, token_advantages, section)

@@ -22,14 +22,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.configuration import ObjectiveSection
-from node.engines.engine import Observed
+from node.engines.engine import Observed, Sample
 from node.environments.conversation import Played
 from node.learner.generation.own_rollouts import Rollout
-from node.learner.objective.advantages import AdvantageRule, capability_advantages, learner_relative_advantages
+from node.learner.objective.advantages import (
+    AdvantageRule,
+    capability_advantages,
+    learner_relative_advantages,
+    turn_advantages,
+)
 from node.learner.objective.alignment import Alignment, align, joined, text_alignment, token_alignment
-from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup, merged
+from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup, by_token, merged
 from node.learner.objective.weights import CORRECTIONS
 from node.policy.tokens import TokenTable
+from node.tasks.task import Prompt
 from protocol.rollouts import Completion, FinishReason, Group
 
 VOCABULARY_NATS: Final = 18 * math.log(2)
@@ -61,7 +67,11 @@ def own_training_group(
     rollout: Rollout, rewards: Sequence[float], section: ObjectiveSection, rule: AdvantageRule
 ) -> TrainingGroup:
     """Returns an own group with the advantages of ``rule``; its behaviour is what the engine recorded."""
-    advantages = rule(np.array(rewards, dtype=np.float32))
+    by_turn: Sequence[tuple[float, ...]] = [()] * len(rewards)
+    if rule.method == "turn" and rollout.conversed is not None:
+        advantages, by_turn = _of_turns(rollout.samples, rollout.conversed.played)
+    else:
+        advantages = rule(np.array(rewards, dtype=np.float32))
     completions = tuple(
         TrainingCompletion(
             sample.token_ids,
@@ -71,11 +81,28 @@ def own_training_group(
             reward=float(reward),
             segments=sample.segments,
             observed=sample.observed,
+            anew=sample.anew,
+            turn_advantages=of_turns,
         )
-        for sample, reward, advantage in zip(rollout.samples, rewards, advantages, strict=True)
+        for sample, reward, advantage, of_turns in zip(rollout.samples, rewards, advantages, by_turn, strict=True)
         if (advantage != 0 or section.kl_weight > 0) and len(sample.token_ids) > 0
     )
     return TrainingGroup(rollout.prompt_ids, merged(completions), rollout.tokens, len(rollout.samples))
+
+
+def _of_turns(
+    samples: Sequence[Sample], played: Sequence[Played | None]
+) -> tuple[NDArray[np.float32], list[tuple[float, ...]]]:
+    """Returns of each conversation the mean over its tokens of |A|, (G,), and the advantages of its actions. One whose
+    environment failed has earned nothing."""
+    turns = [len(sample.observed) + 1 for sample in samples]
+    found = turn_advantages([() if each is None else each.turn_rewards for each in played], max(turns))
+    by_turn = [tuple(row[:own].tolist()) for row, own in zip(found, turns, strict=True)]
+    means = [
+        float(np.abs(by_token(of_turns, sample.observed, len(sample.token_ids))).mean())
+        for of_turns, sample in zip(by_turn, samples, strict=True)
+    ]
+    return np.array(means, dtype=np.float32), by_turn
 
 
 def foreign_training_group(
@@ -93,12 +120,12 @@ def foreign_training_group(
     capability_ratio: float = 1.0,
     is_canonical: Callable[[Completion], bool] = lambda completion: True,
     played: Sequence[Played] = (),
-    by_tools: bool = False,
+    asked: Prompt | None = None,
 ) -> TrainingGroup:
     """Returns a checked foreign group in the learner's own tokens.
 
-    ``played`` is what conversations led to here, which is what their actions are learnt after; ``by_tools``: it is what
-    tools returned. ``success`` is V_θ of the prompt's class, ``capability_ratio`` κ for advantages by capability,
+    ``played`` is what conversations led to here, which is what their actions are learnt after; they began with
+    ``asked``. ``success`` is V_θ of the prompt's class, ``capability_ratio`` κ for advantages by capability,
     ``context`` the number of the model's positions, ``max_new_tokens`` the task's limit, which holds for our own tokens
     of each turn. A completion that the own tokenizer cannot write, or that does not fit the context, is left out, but
     its reward counts in the group's mean. The same holds for a completion whose claimed log-probabilities are
@@ -130,9 +157,9 @@ def foreign_training_group(
             continue
         as_text = all_as_text or not fine
         own = _in_own_tokens(
-            completion, observations, tokens, by_tools=by_tools, same_tokenizer=not other_tokenizer, as_text=as_text
+            completion, observations, tokens, asked=asked, same_tokenizer=not other_tokenizer, as_text=as_text
         )
-        if own is None or len(prompt_ids) + own.row_length > context:
+        if own is None or own.longest_row(len(prompt_ids)) > context:
             continue
         if each > 0:
             because = _not_worth_copying(completion, own.longest_turn, max_new_tokens, is_canonical)
@@ -148,7 +175,7 @@ def foreign_training_group(
             completions.append(
                 TrainingCompletion(
                     own.ids, own.alignment, float(each), peer,
-                    reward=float(reward), as_text=as_text, observed=own.observed,
+                    reward=float(reward), as_text=as_text, observed=own.observed, anew=own.anew,
                 )
             )  # fmt: skip
     unusable = len(usable) - sum(usable)
@@ -162,11 +189,17 @@ class _OwnTokens:
     ids: NDArray[np.int64]  # (T,), with end-of-sequence where the generator sampled it
     alignment: Alignment | None  # None: nothing can be aligned
     observed: Observed
+    anew: tuple[int, ...]
     longest_turn: int  # tokens
 
-    @property
-    def row_length(self) -> int:
-        return len(self.ids) + sum(len(ids) for _, ids in self.observed)
+    def longest_row(self, prompt_tokens: int) -> int:
+        """Returns the most tokens that the model has before it, after a prompt of so many."""
+        before, longest, place = prompt_tokens, 0, 0
+        for at, ids in (*self.observed, (len(self.ids), ())):
+            before += at - place
+            longest, place = max(longest, before), at
+            before = len(ids) + (0 if at in self.anew else before)
+        return longest
 
 
 def _not_worth_copying(
@@ -184,7 +217,7 @@ def _in_own_tokens(
     observations: Sequence[str],
     tokens: TokenTable,
     *,
-    by_tools: bool,
+    asked: Prompt | None,
     same_tokenizer: bool,
     as_text: bool,
 ) -> _OwnTokens | None:
@@ -195,14 +228,18 @@ def _in_own_tokens(
     ids: list[int] = []
     alignments: list[Alignment | None] = []
     observed: list[tuple[int, tuple[int, ...]]] = []
+    anew: list[int] = []
+    said: list[str] = []
     longest = 0
     for place, turn in enumerate(completion.turns()):
         own = tokens.tokenize_completion(turn.text)
         if own is None:
             return None
         if place > 0 and ids:
-            heard = tokens.reply_ids(observations[place - 1], after=ids[-1], of_tool=by_tools)
-            observed.append((len(ids), tuple(heard)))
+            assert asked is not None
+            heard, written_again = tokens.heard_ids(asked.text, asked.tools, said, after=ids[-1])
+            observed.append((len(ids), heard))
+            anew += [len(ids)] if written_again else []
         end = turn.finish is FinishReason.STOP
         eos_id = int(turn.token_ids[-1]) if end and same_tokenizer else tokens.eos_id
         ids += [*own[0], *([eos_id] if end else [])]
@@ -212,4 +249,5 @@ def _in_own_tokens(
             alignments.append(text_alignment(len(own_bytes)) if len(own_bytes) else None)
         else:
             alignments.append(align(own_bytes, turn.token_bytes, turn.logps, end_of_sequence=end))
-    return _OwnTokens(np.array(ids, dtype=np.int64), joined(alignments), tuple(observed), longest)
+        said += [turn.text.decode("utf-8", "replace"), *observations[place : place + 1]]
+    return _OwnTokens(np.array(ids, dtype=np.int64), joined(alignments), tuple(observed), tuple(anew), longest)

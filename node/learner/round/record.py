@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from node.events import Phases
+from node.events import Phases, TurnsUsed
 from node.learner.foreign.intake import Incoming
 from node.learner.foreign.outcomes import MAX_PEERS, OTHERS, ForeignOutcomes
 from node.learner.generation.generation import Generated
@@ -68,6 +68,7 @@ class RoundRecord:
     environments_at_fault: tuple[str, ...] = ()  # in which peers' conversations go otherwise here, and it is not them
     alone_because: str | None = None
     reward_by_task: dict[str, float] = field(default_factory=dict)
+    turns_by_task: dict[str, tuple[TurnsUsed, ...]] = field(default_factory=dict)
     reward: float = 0.0
     gradient_mass_by_task: dict[str, dict[str, float]] = field(default_factory=dict)  # then by peer
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from node.events import TurnsUsed
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
 from node.learner.foreign.conversation_checks import Replays
 from node.learner.generation.generation import Generated
@@ -21,6 +22,7 @@ from node.learner.generation.own_rollouts import (
 from node.learner.round.record import RoundRecord
 from node.learner.steps.early_learning import EarlyLearning
 from node.policy.policy import Policy
+from node.tasks.answers import RIGHT
 from node.tasks.scorer import Scores
 
 ScoredRollout = tuple[Rollout, Scores]
@@ -41,6 +43,19 @@ class ScoredRound:
         for rollout, scores in self.everything:
             by_task.setdefault(rollout.prompt.ref.task, []).extend(scores.rewards)
         return by_task
+
+    def turns_by_task(self) -> dict[str, tuple[TurnsUsed, ...]]:
+        """Returns how many turns own conversations took, and how many of each number were won."""
+        won: dict[str, dict[int, list[bool]]] = {}
+        for rollout, scores in self.everything:
+            for reward, played in zip(scores.rewards, scores.played, strict=False):
+                if played is not None:
+                    of_task = won.setdefault(rollout.prompt.ref.task, {})
+                    of_task.setdefault(len(played.observations), []).append(reward >= RIGHT)
+        return {
+            task: tuple(TurnsUsed(turns, len(each), sum(each)) for turns, each in sorted(of_task.items()))
+            for task, of_task in sorted(won.items())
+        }
 
     def without_own(self) -> ScoredRound:
         """Returns the round where what the weights sampled teaches nothing, since they are taken back."""
@@ -86,6 +101,7 @@ class RoundScoring:
         with_hints = tuple((r, of, hint) for (r, hint), of in zip(generated.hinted, of_hinted, strict=True))
         found = ScoredRound(scored, (*scored, *generated.dropped), tuple(verified), with_hints)
         record.rewards(found.rewards_by_task(), [scores for _, scores in found.everything])
+        record.turns_by_task = found.turns_by_task()
         return found
 
 

@@ -27,7 +27,7 @@ from typing import Final
 import torch
 
 from node.configuration import ObjectiveSection
-from node.learner.objective.batch import RaggedSpans, TrainingGroup
+from node.learner.objective.batch import RaggedSpans, TrainingGroup, one_row_each
 from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
 from node.learner.objective.loss import Anchors, BatchTotals, divisor_of, objective_loss
 from node.learner.objective.reference_policy import ReferencePolicy
@@ -178,7 +178,7 @@ class OptimizerSteps:
 
     def _planned(self, groups: Sequence[TrainingGroup], task: StepTask) -> list[GradientPass]:
         """Returns the passes of this device over groups whose influence is in their advantages."""
-        plan = partial(plan_micro_batches, groups, pads_prompts=self.network.pads_prompts)
+        plan = partial(plan_micro_batches, one_row_each(groups), pads_prompts=self.network.pads_prompts)
         planned = plan(batch_tokens=task.passes.batch_tokens)
         if len(planned) < self.devices.count:
             planned = plan(batch_tokens=share_of_tokens(planned, task.passes.batch_tokens, self.devices.count))
@@ -215,7 +215,14 @@ def influenced(groups: Iterable[TrainingGroup]) -> list[TrainingGroup]:
 
 
 def _influenced(group: TrainingGroup) -> TrainingGroup:
-    scaled = tuple(replace(c, advantage=c.advantage * group.influence) for c in group.completions)
+    scaled = tuple(
+        replace(
+            each,
+            advantage=each.advantage * group.influence,
+            turn_advantages=tuple(of_turn * group.influence for of_turn in each.turn_advantages),
+        )
+        for each in group.completions
+    )
     return replace(group, completions=scaled if group.influence > 0 else ())
 
 

@@ -199,6 +199,7 @@ class _Groups:
             training = foreign_training_group(
                 group, tuple(table.prompt_ids(made.text)), rewards, peer="p", tokens=table, section=ObjectiveSection(),
                 rule=AdvantageRule(), success=0.1, context=256, max_new_tokens=task.max_new_tokens, played=played,
+                asked=made,
             )  # fmt: skip
             outcomes = ForeignOutcomes()
             outcome = ForeignOutcome.USED if training.informative else ForeignOutcome.WITHOUT_GRADIENT

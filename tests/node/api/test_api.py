@@ -46,6 +46,7 @@ from node.events import (
     PhaseBegan,
     Phases,
     RoundDone,
+    TurnsUsed,
     Usage,
     encode_event,
     kind_of,
@@ -75,6 +76,7 @@ SWARM = SwarmStatus(
 ROUND = round_done(
     time_seconds=1.0,
     reward_by_task={'odd"\\\nname': 0.5},
+    turns_by_task={"grid": (TurnsUsed(2, 3, 3), TurnsUsed(6, 4, 1)), "lost": (TurnsUsed(6, 4, 0),)},
     success_by_task={"add": 0.75},
     foreign_rejected={"late": 2},
 )
@@ -296,6 +298,7 @@ def test_what_may_quote_a_peer_is_escaped_before_anybody_reads_it() -> None:
     lonely = msgspec.structs.replace(ROUND, alone_because=hostile, reward_by_task={})
     shown = encode_event(escaped_event(fault)) + encode_event(escaped_event(lonely))
     shown += msgspec.json.encode(escaped_swarm_status(msgspec.structs.replace(SWARM, alone_because=hostile)))
+    shown += msgspec.json.encode(escaped_swarm_status(msgspec.structs.replace(SWARM, other_swarm=hostile)))
     assert not any(mark in shown.decode() for mark in ("\x1b", "\\u001b", "\u202e", "\\n"))
     assert escaped_event(ROUND) is ROUND and escaped_swarm_status(SWARM) is SWARM
 
@@ -318,6 +321,7 @@ async def test_metrics_are_read_by_prometheus_with_their_labels_escaped() -> Non
             ("starling_rounds_total",): 7,
             ("starling_generated_tokens_total",): 700,
             ("starling_task_reward", 'odd"\\\nname'): 0.5,
+            ("starling_task_won_turns", "grid"): 3,
             ("starling_round_phase_seconds", "learn"): 0.2,
             ("starling_state", "training"): 1,
             ("starling_state", "stopping"): 0,
@@ -331,6 +335,7 @@ async def test_metrics_are_read_by_prometheus_with_their_labels_escaped() -> Non
         }.items():
             assert samples[name] == value, name
         assert ("starling_gained_from_others",) not in samples  # no round was recorded
+        assert ("starling_task_won_turns", "lost") not in samples
         assert ("starling_loss",) not in samples  # there was no step
         assert ("starling_memory_bytes", "swarm") not in samples  # it does not run
 

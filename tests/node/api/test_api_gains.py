@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import random
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from node.api.gains import MAX_PEERS, MAX_SOURCES, POOL_ROUNDS
-from node.api.gains_words import OTHERS
+from node.api.gains_words import MAX_TURNS_NAMED, OTHERS, turns_words
+from node.api.losses import DECAY
 from node.api.run_changes import RunChanges
 from node.api.types import GainsAnswer, TaskGain
-from node.events import BaselineMeasured, NamedPeer, PeersChanged, RoundDone
+from node.events import BaselineMeasured, NamedPeer, PeersChanged, RoundDone, TurnsUsed
 from tests.factories import round_done
 
 Masses = dict[str, dict[str, float]]
@@ -53,6 +55,22 @@ def test_a_skill_that_jumps_after_groups_of_one_peer_is_counted_to_that_peer() -
     (bob,) = answer.peers
     assert (bob.peer, bob.last_round) == ("bob", 111) and bob.by_task["add"] == pytest.approx(add.now)
     assert answer.others_since_round == 11
+
+
+def figures(text: str | None) -> list[float]:
+    return [float(each) for each in re.findall(r"[0-9]+(?:\.[0-9]+)?", text or "")]
+
+
+def test_turns_that_conversations_took_are_counted_over_rounds_of_which_earlier_ones_fade() -> None:
+    used = [{"grid": (TurnsUsed(2, 4, 4), TurnsUsed(5, 4, 1))}, {"grid": (TurnsUsed(5, 4, 4),)}]
+    rounds = [played(n, {"grid": 0.5, "add": 0.5}, turns_by_task=each) for n, each in enumerate(used, 1)]
+    answer = gains_of(*rounds)
+    won_in = (2 * 4 * DECAY + 5 * (DECAY + 4)) / (5 * DECAY + 4)
+    won = (DECAY + 4) / (4 * DECAY + 4)
+    assert figures(task(answer, "grid").turns) == pytest.approx([won_in, 2, 1, 5, won], abs=0.05)
+    assert task(answer, "add").turns is None
+    assert figures(turns_words([TurnsUsed(3, 2, 0)])) == [3, 0]
+    assert (turns_words([TurnsUsed(n, n, 0) for n in range(1, 65)]) or "").count(":") == MAX_TURNS_NAMED
 
 
 def test_a_rise_is_shared_by_the_weight_in_the_gradient() -> None:

@@ -26,7 +26,7 @@ from node.api.types import (
 )
 from node.cli import wording
 from node.cli.progress import JsonObserver, PlainObserver, panel
-from node.events import Fault, Planned, RoundDone, Stopped, encode_event
+from node.events import Fault, Planned, RoundDone, Stopped, TurnsUsed, encode_event
 from node.printable import one_line, printable
 from node.quantities import counted, size, times
 from node.supervision.rolling_log import RollingLog
@@ -112,6 +112,9 @@ def test_status_shows_round_rewards_traffic_and_rejections() -> None:
     text = "\n".join(wording.status_lines(node_status(swarm_status("why"), sorting_round(7))))
     for fact in ("round 7", "sort 0.50", "6.0 kB", "2 clock", "why", "1 min 01 s"):
         assert fact in text
+    conversed = msgspec.structs.replace(sorting_round(7), turns_by_task={"grid": (TurnsUsed(4, 8, 6),)})
+    (line,) = [each for each in wording.status_lines(node_status(swarm_status(None), conversed)) if "grid" in each]
+    assert line.startswith("turns ") and "4.0" in line and "0.75" in line
 
 
 def test_rounds_come_as_a_line_once_in_a_while_and_the_last_one_always() -> None:

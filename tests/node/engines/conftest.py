@@ -71,6 +71,11 @@ CONFIGURATIONS: dict[str, PretrainedConfig] = {
         layer_types=["sliding_attention", "full_attention"],
     ),
 }
+INTERPRETED: dict[str, PretrainedConfig] = {  # for Triton's interpreter, whose time goes with layers and heads
+    "qwen3-narrow": Qwen3Config(
+        **{**_SIZES, "num_hidden_layers": 1}, num_key_value_heads=1, head_dim=16, tie_word_embeddings=True
+    ),
+}
 
 
 def save_tokenizer(folder: Path) -> None:
@@ -92,7 +97,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
             folder = tmp_path_factory.mktemp(name)
             with torch.random.fork_rng(), torch.no_grad():
                 torch.manual_seed(0)
-                model = AutoModelForCausalLM.from_config(CONFIGURATIONS[name])
+                model = AutoModelForCausalLM.from_config((CONFIGURATIONS | INTERPRETED)[name])
                 for parameter in model.parameters():
                     parameter.add_(torch.randn_like(parameter), alpha=0.15)
             model.save_pretrained(folder)

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from numpy.testing import assert_allclose
 
-from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sample, Sampling
+from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Heard, Sample, Sampling
 from node.engines.lean import attention, decoder, passes
 from node.engines.lean.decoder import LeanDecoder
 from node.engines.resumption import row_of
 from node.engines.torch import TorchEngine
 from node.engines.turns import in_step
 from node.policy.policy import Policy
+from tests.node.engines.test_torch_engine import logps_by_forward
 
 Load = Callable[..., Policy]
 CONTEXT = 64
@@ -26,6 +27,8 @@ CONTEXT = 64
 class Said:
     """Replies with 0 to ``most`` tokens that follow from request and actions; the third request ends after two turns. A
     reply comes after as many looks as ``delay`` says, or once it is waited for."""
+
+    rewrites = False
 
     def __init__(self, delay: Callable[[], int] = lambda: 0, turns: int = 4, most: int = 5) -> None:
         self._delay, self._turns, self._most = delay, turns, most
@@ -36,9 +39,9 @@ class Said:
         over = len(so_far.observed) + 1 == (2 if request == 2 else self._turns)
         draws = random.Random(f"{request} {so_far.token_ids.tolist()}")
         ids = [draws.randrange(2, 40) for _ in range(draws.randint(0, self._most))]
-        self._awaited.append([self._delay(), conversation, None if over else ids])
+        self._awaited.append([self._delay(), conversation, None if over else Heard(ids)])
 
-    def replies(self, *, wait: bool) -> list[tuple[int, Sequence[int] | None]]:
+    def replies(self, *, wait: bool) -> list[tuple[int, Heard | None]]:
         self._awaited.sort(key=lambda each: each[0])
         self.waited += wait
         here = [each for each in self._awaited if each[0] <= 0]
@@ -91,6 +94,32 @@ def test_conversations_are_those_that_prompting_anew_each_turn_gives(
     found = TorchEngine(policy, rows=rows, seed=0, **options).advance(asked(), Sampling(0.0), turns=Said())
     assert_alike(found, anew(policy, asked()))
     assert all(len(each.samples) == of.completions for each, of in zip(found, asked(), strict=True))
+
+
+def test_a_conversation_that_is_read_anew_goes_on_after_what_is_read_and_nothing_else(load_policy: Load) -> None:
+    class Rewriting(Said):
+        rewrites = True
+
+        def replies(self, *, wait: bool) -> list[tuple[int, Heard | None]]:
+            return [
+                (n, each and Heard([7, *each.ids], anew=len(each.ids) > 2)) for n, each in super().replies(wait=wait)
+            ]
+
+    policy = load_policy("qwen3")
+    requests = asked()
+    found = TorchEngine(policy, rows=64, seed=0).advance(requests, Sampling(1.0, 5), turns=Rewriting())
+    samples = [(of, each) for of, group in zip(requests, found, strict=True) for each in group.samples]
+    assert any(each.anew for _, each in samples)
+    for request, each in samples:
+        ends = [*(place for place, _ in each.observed), len(each.token_ids)]
+        read, begin = list(request.prompt_ids), 0
+        for turn, end in enumerate(ends):
+            action = each.token_ids[begin:end].tolist()
+            assert_allclose(each.logps[begin:end], logps_by_forward(policy, read, action, 1.0), atol=1e-4)
+            if turn < len(each.observed):
+                heard = list(each.observed[turn][1])
+                read = heard if end in each.anew else [*read, *action, *heard]
+            begin = end
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -197,7 +226,7 @@ def test_row_whose_reply_is_slow_keeps_no_other_from_ending(load_policy: Load) -
             self._delay = lambda: 10**6 if conversation == 0 else 0
             super().acted(conversation, request, so_far)
 
-        def replies(self, *, wait: bool) -> list[tuple[int, Sequence[int] | None]]:
+        def replies(self, *, wait: bool) -> list[tuple[int, Heard | None]]:
             found = super().replies(wait=wait)
             ended.extend(conversation for conversation, ids in found if ids is None)
             return found

@@ -148,8 +148,8 @@ def test_small_model_calls_by_words_and_several_calls_are_answered_on_lines() ->
 def test_call_that_fails_is_answered_with_its_error_and_the_episode_goes_on(asked: str, told: str) -> None:
     verdict = score_one(shelf(), shelf().prompt(shelf().ref(0)), transcript([asked]))
     assert verdict.fault is None and verdict.played is not None
-    assert str(verdict.played.next).startswith("error: ")
-    assert told in str(verdict.played.next)
+    assert verdict.played.goes_on and verdict.played.observations[-1].startswith("error: ")
+    assert told in verdict.played.observations[-1]
 
 
 def test_tool_whose_arguments_have_no_plain_type_is_refused() -> None:

@@ -43,7 +43,7 @@ def test_example_earns_everything_and_ends_the_episode(task: ConversationTask) -
         verdict = score_one(task, task.prompt(task.ref(seed)), transcript(actions))
         assert (verdict.reward, verdict.fault) == (1.0, None)
         assert verdict.played is not None
-        assert verdict.played.next is None
+        assert not verdict.played.goes_on
         own = task.is_own_text(task.prompt(task.ref(seed)), transcript(actions))
         assert own == hasattr(task.environment, "is_canonical")
 
@@ -235,8 +235,8 @@ def test_episode_is_cut_off_after_its_last_turn_with_what_it_has_earned() -> Non
     going, cut = (score_one(task, task.prompt(task.ref(0)), transcript(["a"] * turns)) for turns in (3, 4))
     assert going.played is not None
     assert cut.played is not None
-    assert (going.played.next, going.reward) == ("on", 0.5)
-    assert (cut.played.next, cut.reward) == (None, 0.5)
+    assert (going.played.goes_on, going.played.observations[-1], going.reward) == (True, "on", 0.5)
+    assert (cut.played.goes_on, cut.reward) == (False, 0.5)
 
 
 @pytest.mark.parametrize("bounds", [{"max_turns": 65}, {"max_turns": 0}, {"max_observation_bytes": 0}])

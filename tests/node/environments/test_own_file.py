@@ -15,7 +15,7 @@ from node.environments.conversation import ConversationTask, transcript
 from node.tasks.catalogue import find_conversation, sample
 from node.tasks.registry import BUILT_IN_TASKS, named_tasks
 from node.tasks.worker import score_one
-from protocol.errors import ConfigurationError, MalformedError
+from protocol.errors import ConfigurationError, MalformedError, StorageError
 from scripts import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "environments.md").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def test_environment_of_the_page_plays_alike_again_and_its_example_earns_everyth
         assert first.fault is None
         assert difference(seed, actions, first, again) is None
     verdict = score_one(task, task.prompt(task.ref(3)), transcript(task.example(3) or []))
-    assert verdict.played is not None and (verdict.reward, verdict.fault, verdict.played.next) == (1.0, None, None)
+    assert verdict.played is not None and (verdict.reward, verdict.fault, verdict.played.goes_on) == (1.0, None, False)
     assert (sample(task, 3).conversation or ())[-1].done
 
 
@@ -120,6 +120,12 @@ def test_conversation_is_replayable_once_it_passed_its_audit_here_and_until_it_c
     assert not is_replayable(audits, loaded(file))
     note_audit(audits, msgspec.structs.replace(found, faults=("raised",)))
     assert not is_replayable(audits, task)
-    audits.write_bytes(b"{")
+    for damaged in (b"{", b'{"\xff": 1}'):
+        audits.write_bytes(damaged)
+        assert not is_replayable(audits, task)
+    audits.unlink()
+    audits.mkdir()  # what is here cannot be read, by root neither
     assert not is_replayable(audits, task)
+    with pytest.raises(StorageError):
+        note_audit(audits, found)
     assert all(is_replayable(audits, BUILT_IN_TASKS[name]) for name in ("grid", "basic_arithmetic"))

@@ -19,6 +19,7 @@ from node.events import (
     PeersChanged,
     RoundDone,
     Stopped,
+    TurnsUsed,
     Usage,
     encode_event,
 )
@@ -94,6 +95,14 @@ def test_totals_run_over_every_start_and_over_both_halves_of_the_log(recorded: C
     (line,) = [line for line in report_lines(facts) if line.startswith("reward")]
     assert line == "reward   add  0.10 → 0.69  +0.59"
     assert facts.model == "wren" and run_facts(recorded(ready(name="wren+lora8"))).model == "wren+lora8"
+
+
+def test_turns_that_conversations_took_are_told_of_tasks_that_have_any(recorded: Callable[..., Path]) -> None:
+    used = {"add": (TurnsUsed(2, 4, 3),)}
+    lines = report_lines(run_facts(recorded(ready(), done(1, 0.5, turns_by_task=used))))
+    (line,) = [line for line in lines if line.startswith("turns")]
+    assert "2.0" in line and "0.75" in line
+    assert not any(line.startswith("turns") for line in report_lines(run_facts(recorded(ready(), done(1, 0.5)))))
 
 
 def test_a_run_that_goes_on_has_no_end_and_only_exchanges_with_a_partner_count(recorded: Callable[..., Path]) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
@@ -213,6 +214,10 @@ def test_groups_are_scored_side_by_side_and_returned_in_order(obeying: TasksSect
 
 
 @pytest.mark.processes
+def _noted(ended: list[str], text: str, _: Future[Scores]) -> None:
+    ended.append(text)
+
+
 def test_one_that_hangs_keeps_no_other_waiting_where_there_are_two_workers(obeying: TasksSection) -> None:
     ref, ended = load_tasks(obeying)["rows"].ref(0), list[str]()
     with Scorer(obeying.model_copy(update={"scoring_workers": 2})) as scorer:
@@ -220,7 +225,7 @@ def test_one_that_hangs_keeps_no_other_waiting_where_there_are_two_workers(obeyi
         texts = ("fine", "sleep", "none", "fine")  # two for each worker
         futures = scorer.submit(ref, texts)
         for text, future in zip(texts, futures, strict=True):
-            future.add_done_callback(partial(lambda text, _: ended.append(text), text))
+            future.add_done_callback(partial(_noted, ended, text))
         assert [faults_of(future.result()) for future in futures] == [[None], ["timeout"], ["wrong_type"], [None]]
         assert ended[-1] == "sleep"
         assert scorer.fault_counts.total() == 2

@@ -15,6 +15,7 @@ from trio.testing import MockClock
 
 from protocol.errors import ConfigurationError, ProtocolError, StorageError, UnreachableError
 from protocol.limits import ADDRESSES_PER_PEER
+from protocol.manifest import Manifest
 from protocol.streams.peer_messages import PEER_PROTOCOL, PeerExchangeAnswer, PeerExchangeQuestion
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers import discovery
@@ -30,6 +31,7 @@ from swarm.peers.discovery import (
     next_dials,
     why_alone,
 )
+from swarm.peers.manifest_answers import ManifestAnswers
 from swarm.peers.name_lookups import LOOKUP_EVERY_SECONDS as NAME_LOOKUP_EVERY_SECONDS
 from swarm.peers.peer_exchange import QUESTIONS, PeerExchange
 from swarm.peers.peering import Peering
@@ -222,10 +224,13 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def living(
-    host: SimulatedHost, *configured: SimulatedHost | str, swarm_id: bytes = SWARM, remembered: Path | None = None
-):
+    host: SimulatedHost, *configured: SimulatedHost | str, swarm_id: bytes = SWARM, remembered: Path | None = None,
+    manifest: Manifest | None = None,
+):  # fmt: skip
     addresses = [peer if isinstance(peer, str) else peer.addresses()[0] for peer in configured]
-    peering = Peering(host, swarm_id, configured=addresses, remembered=remembered, random=Random(host.peer_id))
+    peering = Peering(
+        host, swarm_id, configured=addresses, remembered=remembered, random=Random(host.peer_id), manifest=manifest
+    )
     async with host.run(), anyio.create_task_group() as tasks:
         tasks.start_soon(peering.run)
         yield peering
@@ -458,6 +463,40 @@ def test_a_node_of_another_swarm_is_disconnected_told_of_and_learns_no_addresses
             assert theirs.refusals["wrong_swarm"] >= 1
             assert not theirs.book.of(b.peer_id)
             assert not ours.book.of(stranger.peer_id)
+
+    play(story)
+
+
+def test_two_friends_with_other_releases_are_both_told_what_differs_though_only_one_dials() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        old, new = network.host("old"), network.host("new")
+        before, now = (Manifest("starling", (("chain_sum", version, bytes(16)),)) for version in (1, 2))
+        for host, manifest in ((old, before), (new, now)):
+            ManifestAnswers(host, manifest)
+        async with (
+            living(new, swarm_id=now.swarm_id, manifest=now) as waiting,
+            living(old, new, swarm_id=before.swarm_id, manifest=before) as dialling,
+        ):
+            await anyio.sleep(2.0)
+            for peering, other in ((waiting, old), (dialling, new)):
+                why = peering.alone_because() or ""
+                assert other.peer_id in why
+                assert "another version of 'chain_sum'" in why
+            await anyio.sleep(30.0)
+            assert old.peers() == new.peers() == []
+
+    play(story)
+
+
+def test_a_peer_of_another_swarm_that_has_no_manifest_to_show_is_named_all_the_same() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        old, new = network.host("old"), network.host("new")
+        ours = Manifest("starling", ())
+        async with living(old, swarm_id=SWARM), living(new, old, swarm_id=ours.swarm_id, manifest=ours) as peering:
+            await anyio.sleep(2.0)
+            assert f"{old.peer_id} is in another swarm" in (peering.alone_because() or "")
 
     play(story)
 

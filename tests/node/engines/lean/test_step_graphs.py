@@ -19,7 +19,7 @@ from node.policy.policy import Policy
 from tests.node.engines.lean.recorded_calls import Recorder
 
 Load = Callable[..., Policy]
-ASKED = [GenerationRequest([5, 9, 3], 3, 12), GenerationRequest([7] * 9, 2, 9), GenerationRequest([4, 4], 4, 12)]
+ASKED = [GenerationRequest([5, 9, 3], 2, 9), GenerationRequest([7] * 9, 1, 6), GenerationRequest([4, 4], 2, 9)]
 
 
 @pytest.mark.usefixtures("by_triton")
@@ -27,10 +27,10 @@ ASKED = [GenerationRequest([5, 9, 3], 3, 12), GenerationRequest([7] * 9, 2, 9), 
 def test_rows_that_join_and_leave_get_the_same_samples_from_recorded_steps(
     load_policy: Load, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy, recorder = load_policy("qwen3"), Recorder()
-    plain = TorchEngine(policy, rows=4, seed=0, shared_prompts=shared, look_every=4)
+    policy, recorder = load_policy("qwen3-narrow"), Recorder()
+    plain = TorchEngine(policy, rows=3, seed=0, shared_prompts=shared, look_every=4)
     monkeypatch.setattr(decoder, "recorder_for", lambda device: recorder)
-    graphs = TorchEngine(policy, rows=4, seed=0, shared_prompts=shared, look_every=4)
+    graphs = TorchEngine(policy, rows=3, seed=0, shared_prompts=shared, look_every=4)
     for seed in (1, 2):  # the second call has other addresses
         wanted = plain.generate(ASKED, Sampling(seed=seed))
         for ours, theirs in zip(graphs.generate(ASKED, Sampling(seed=seed)), wanted, strict=True):
@@ -42,9 +42,9 @@ def test_rows_that_join_and_leave_get_the_same_samples_from_recorded_steps(
 
 @pytest.mark.usefixtures("by_triton")
 def test_new_weights_are_not_those_of_a_recorded_step(load_policy: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = load_policy("qwen3")
+    policy = load_policy("qwen3-narrow")
     monkeypatch.setattr(decoder, "recorder_for", lambda device: Recorder())
-    engine = TorchEngine(policy, rows=4, seed=0)
+    engine = TorchEngine(policy, rows=3, seed=0)
     assert isinstance(engine._decoder, LeanDecoder)
     engine.generate(ASKED[:1], Sampling(seed=1))
     with torch.no_grad():
@@ -52,7 +52,7 @@ def test_new_weights_are_not_those_of_a_recorded_step(load_policy: Load, monkeyp
             parameter.mul_(0.5)
     engine.load_weights(1, policy.trainable())
     again = engine.generate(ASKED[:1], Sampling(seed=1))
-    anew = TorchEngine(policy, rows=4, seed=0).generate(ASKED[:1], Sampling(seed=1))
+    anew = TorchEngine(policy, rows=3, seed=0).generate(ASKED[:1], Sampling(seed=1))
     assert [s.token_ids.tolist() for s in again[0]] == [s.token_ids.tolist() for s in anew[0]]
 
 

@@ -141,6 +141,7 @@ def test_actions_are_learnt_after_our_own_observations_and_nothing_else_is(mergi
         context=32,
         max_new_tokens=2,
         played=(verdict.played,) * 4,
+        asked=prompt,
     )
     (completion,) = made.completions
     assert completion.count == 4
@@ -175,7 +176,7 @@ def test_spans_of_two_tokenizers_never_reach_over_an_observation() -> None:
     made = foreign_training_group(
         replace(group, completions=(completion,)), (2, 3), [1.0],
         peer="bob", tokens=own.tokens, section=ObjectiveSection(), rule=AdvantageRule("group"), success=0.0,
-        context=32, max_new_tokens=3, played=(verdict.played,),
+        context=32, max_new_tokens=3, played=(verdict.played,), asked=FIND.prompt(FIND.ref(1)),
     )  # fmt: skip
     (learnt,) = made.completions
     assert learnt.alignment.span_of_token.tolist() == [0, 0, 1, 2, 2, 3]
@@ -193,7 +194,7 @@ def test_conversation_that_leaves_no_room_in_our_context_is_left_out() -> None:
     make = partial(
         foreign_training_group, group, (2, 3), [1.0] * 4,
         peer="bob", tokens=own.tokens, section=ObjectiveSection(), rule=AdvantageRule("group"), success=0.0,
-        max_new_tokens=2, played=(verdict.played,) * 4,
+        max_new_tokens=2, played=(verdict.played,) * 4, asked=FIND.prompt(FIND.ref(1)),
     )  # fmt: skip
     (whole,) = make(context=32).completions
     assert make(context=2 + whole.row_length).completions

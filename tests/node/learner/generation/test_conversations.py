@@ -17,7 +17,7 @@ from node.configuration import EvaluationSection, LearnerSection, ObjectiveSecti
 from node.engines.engine import GenerationRequest, Sample, Sampling, Segment
 from node.engines.resumption import row_of
 from node.engines.torch import TorchEngine
-from node.environments.conversation import ConversationTask
+from node.environments.conversation import ConversationTask, Played
 from node.events import Evaluated, Samples
 from node.learner.answers.right_answers import Rehearsal
 from node.learner.generation.conversations import Conversing
@@ -25,9 +25,11 @@ from node.learner.generation.generation import Generation, RoundPlan, round_plan
 from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of
 from node.learner.generation.unfinished import restored_unfinished, snapshot_of_unfinished
 from node.learner.objective.advantages import AdvantageRule
-from node.learner.objective.batch import TrainingCompletion
+from node.learner.objective.batch import RaggedSpans, TrainingCompletion
 from node.learner.objective.forward import MicroBatch, Network, completion_logps
+from node.learner.objective.loss import BatchTotals, objective_loss
 from node.learner.objective.training_groups import own_training_group
+from node.learner.steps.step import influenced
 from node.tasks.scorer import Scores, ScoringFault
 from node.tasks.task import Prompt, Task
 from node.tasks.worker import FaultReason
@@ -165,6 +167,12 @@ def test_round_learns_from_conversations_and_measures_them() -> None:
     node = Node("alone", known=KNOWN, learner=SECTION, evaluation=EvaluationSection(every_rounds=2, prompts=4))
     done = [node.round() for _ in range(2)]
     assert all(0 < each.reward_by_task["find"] < 1 for each in done)
+    used = done[0].turns_by_task["find"]
+    assert done[0].turns_by_task.keys() == {"find"}
+    assert sum(each.episodes for each in used) == done[0].completions_by_task["find"]
+    assert sum(each.won for each in used) / sum(each.episodes for each in used) == done[0].reward_by_task["find"]
+    assert [each.turns for each in used] == sorted({each.turns for each in used} & {1, 2, 3})
+    assert all(each.won == each.episodes for each in used if each.turns < 3)  # an earlier end is one that was found
     assert done[0].engine_gap is not None
     assert done[0].engine_gap < 1e-5
     assert done[1].policy_version == 2
@@ -220,6 +228,32 @@ def test_row_has_observations_in_their_places() -> None:
     assert completion.row_ids.tolist() == [1, 7, 8, 2, 9, 3]
     assert completion.row_places.tolist() == [0, 3, 5]
     assert completion.row_length == 6
+
+
+def test_tokens_of_an_action_are_credited_with_what_it_and_later_ones_earned() -> None:
+    ids, heard = np.arange(3), ((2, (7, 8)),)
+    samples = [Sample(ids, np.zeros(3, np.float32), FinishReason.STOP, (Segment(0, 3),), heard) for _ in range(2)]
+    played = [Played(("e", "f"), (b"",) * 3, earned, goes_on=False) for earned in ((0.0, 0.5), (0.5, 0.0))]
+    prompt = Prompt(KNOWN["find"].ref(0), "abc>", None, {})
+    rollout = Rollout(prompt, (5, 6), tuple(samples), (b"", b""), Scores((0.5, 0.5), (None, None), tuple(played)))
+    section = ObjectiveSection()
+    group = own_training_group(rollout, [0.5, 0.5], section, AdvantageRule("turn"))
+    late, early = (each.token_advantages for each in group.completions)
+    assert late[0] == late[1] == early[0] == early[1] == 0  # all earned .5 from their first turn on
+    assert late[2] == -early[2] > 0
+    assert (
+        group.informative and not own_training_group(rollout, [0.5, 0.5], section, AdvantageRule("group")).informative
+    )
+    halves = influenced([replace(group, influence=0.5)])[0].completions
+    assert [each.token_advantages.tolist() for each in halves] == [(late / 2).tolist(), (early / 2).tolist()]
+    completion = replace(group.completions[0], anew=(2,))
+    assert [row.token_advantages.tolist() for _, row in completion.rows((5, 6))] == [[0, 0], [late[2]]]
+    spans = RaggedSpans.of(group.completions)
+    logps = torch.zeros(6, requires_grad=True)
+    loss, _ = objective_loss(logps, torch.zeros(6), spans, section, BatchTotals(6, 2, 3))
+    loss.backward()
+    assert logps.grad is not None
+    assert logps.grad.tolist() == pytest.approx([-float(a) / 6 for each in (late, early) for a in each])
 
 
 def test_environment_that_fails_costs_its_episode_alone() -> None:

@@ -26,7 +26,12 @@ def test_unfinished_groups_survive_a_checkpoint(shape: list[list[tuple[Any, Any]
         count = sum(segment.tokens for segment in segments)
         ids = np.array([random.randrange(1 << 17) for _ in range(count)], np.int64)
         logps = np.array([-random.random() for _ in range(count)], np.float32)
-        return Partial(ids, logps, segments) if finish is None else Sample(ids, logps, FinishReason(finish), segments)
+        places = sorted({random.randint(1, count) for _ in range(random.randrange(3))})
+        observed = tuple((place, tuple(random.sample(range(9), 2))) for place in places)
+        heard = observed, tuple(place for place in places if random.random() < 0.5)
+        if finish is None:
+            return Partial(ids, logps, segments, *heard)
+        return Sample(ids, logps, FinishReason(finish), segments, *heard)
 
     groups = []
     for number, sequences in enumerate(shape):
@@ -44,7 +49,7 @@ def test_unfinished_groups_survive_a_checkpoint(shape: list[list[tuple[Any, Any]
         for one, other in zip(ours.progress.sequences, theirs.progress.sequences, strict=True):
             assert np.array_equal(one.token_ids, other.token_ids)
             assert np.array_equal(one.logps, other.logps)
-            assert one.segments == other.segments
+            assert (one.segments, one.observed, one.anew) == (other.segments, other.observed, other.anew)
             assert getattr(one, "finish", None) == getattr(other, "finish", None)
     if tensors:
         with pytest.raises(StorageError, match="move the checkpoint away"):

@@ -17,6 +17,7 @@ from node.learner.objective.advantages import (
     Capabilities,
     capability_advantages,
     median_advantages,
+    turn_advantages,
 )
 
 METHODS: tuple[AdvantageMethod, ...] = get_args(AdvantageMethod)
@@ -37,6 +38,27 @@ def floats(*values: float) -> NDArray[np.float32]:
 def test_each_rule_by_hand(method: AdvantageMethod, expected: list[float]) -> None:
     rule = AdvantageRule.of(method, [[0, 1, 1, 2], [5, 9]])
     np.testing.assert_allclose(rule(floats(0, 1, 1, 2)), expected, rtol=1e-6)
+
+
+def test_action_is_credited_with_what_was_earned_from_its_turn_on() -> None:
+    earned = [(0.5, 0.0, 0.5), (0.0, 0.5), ()]  # returns .5 behind 1, .5, .5; 0 behind .5, .5, .5; nothing known
+    returns = np.array([[1.0, 0.5, 0.5], [0.5, 0.5, 0.5], [0.0, 0.0, 0.0]])
+    scale = np.sqrt(returns.var(axis=0, ddof=1).mean()) + 1e-4
+    np.testing.assert_allclose(turn_advantages(earned, 3), (returns - returns.mean(axis=0)) / scale, rtol=1e-6)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1, width=32), st.integers(1, 5)), min_size=1, max_size=8))
+def test_where_the_last_action_alone_earns_something_every_action_has_the_advantage_of_the_group(
+    conversations: list[tuple[float, int]],
+) -> None:
+    earned = [(*[0.0] * (turns - 1), reward) for reward, turns in conversations]
+    of_group = AdvantageRule("turn")(floats(*(reward for reward, _ in conversations)))
+    np.testing.assert_allclose(turn_advantages(earned, 5), np.tile(of_group[:, None], 5), rtol=1e-4, atol=1e-4)
+
+
+def test_nothing_is_credited_where_all_earn_the_same_in_every_turn() -> None:
+    assert not turn_advantages([(0.1, 0.2), (0.1, 0.2)], 2).any()
+    assert not turn_advantages([(0.1, 0.2)], 2).any()
 
 
 def test_median_rule_divides_by_the_deviation_from_the_median() -> None:
