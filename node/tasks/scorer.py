@@ -9,6 +9,7 @@ scorer is made, since they take a moment to load.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import select
@@ -16,8 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -95,28 +96,30 @@ class _Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    def score(self, ref: PromptRef, completions: Sequence[str]) -> list[ScoringVerdict]:
-        """Returns one verdict per completion. Raises ConfigurationError if no worker can be started."""
+    def verdicts(self, ref: PromptRef, completions: Sequence[str]) -> Iterator[ScoringVerdict]:
+        """Yields one verdict per completion, as soon as it is known. Raises ConfigurationError if no worker can be
+        started."""
         encoded = [text.encode("utf-8", "replace") for text in completions]
-        verdicts: list[ScoringVerdict] = []
-        while len(verdicts) < len(encoded):
+        known = 0
+        while known < len(encoded):
             if self._process.poll() is not None:
                 self._replace()  # it ended between jobs, which is no completion's fault
             self._await_ready()
             limit = self._setup.completion_seconds
             try:
-                self._send(ScoringJob(ref, encoded[len(verdicts) :]), limit)
-                while len(verdicts) < len(encoded):
-                    verdicts.append(self._receive(ScoringVerdict, limit))
+                self._send(ScoringJob(ref, encoded[known:]), limit)
+                while known < len(encoded):
+                    verdict = self._receive(ScoringVerdict, limit)
+                    known += 1
+                    yield verdict
             except _SilentError:
                 self._replace()
-                verdicts.append(ScoringVerdict(0.0, FaultReason.TIMEOUT, f"no reward within {limit:g} s"))
+                known += 1
+                yield ScoringVerdict(0.0, FaultReason.TIMEOUT, f"no reward within {limit:g} s")
             except _DiedError:
                 code = self._replace()
-                verdicts.append(
-                    ScoringVerdict(0.0, FaultReason.DIED, f"scoring ended its process (exit status {code})")
-                )
-        return verdicts
+                known += 1
+                yield ScoringVerdict(0.0, FaultReason.DIED, f"scoring ended its process (exit status {code})")
 
     def _await_ready(self) -> None:
         if self._ready:
@@ -204,16 +207,35 @@ class Scorer:
         """Returns each prompt's scores, in order. Raises ConfigurationError if no worker can be started."""
         return list(self._threads.map(self._score_group, *zip(*items, strict=True))) if items else []
 
-    def submit(self, ref: PromptRef, text: str) -> Future[Scores]:
-        """Begins to score one completion, as soon as a worker is free; the result raises as ``score``."""
-        return self._threads.submit(self._score_group, ref, [text])
+    def submit(self, ref: PromptRef, texts: Sequence[str]) -> list[Future[Scores]]:
+        """Begins to score completions of one prompt, in equal parts by all workers, as soon as these are free. Each
+        future has its result, or raises as ``score``, as soon as that is known."""
+        futures = [Future[Scores]() for _ in texts]
+        size = math.ceil(len(texts) / len(self._workers))
+        for first in range(0, len(texts), size):
+            part = slice(first, first + size)
+            self._threads.submit(self._score_each, ref, texts[part], futures[part])
+        return futures
+
+    def _score_each(self, ref: PromptRef, texts: Sequence[str], futures: Sequence[Future[Scores]]) -> None:
+        worker, waiting = self._idle.get(), deque(futures)
+        try:
+            for verdict in worker.verdicts(ref, texts):
+                waiting.popleft().set_result(self._scores_of([verdict]))
+        except Exception as error:  # noqa: BLE001 - whoever waits for the futures raises it
+            for future in waiting:
+                future.set_exception(error)
+        finally:
+            self._idle.put(worker)
 
     def _score_group(self, ref: PromptRef, texts: Sequence[str]) -> Scores:
         worker = self._idle.get()
         try:
-            verdicts = worker.score(ref, texts)
+            return self._scores_of(list(worker.verdicts(ref, texts)))
         finally:
             self._idle.put(worker)
+
+    def _scores_of(self, verdicts: Sequence[ScoringVerdict]) -> Scores:
         faults = tuple(None if v.fault is None else ScoringFault(v.fault, v.detail) for v in verdicts)
         with self._counting:
             self.fault_counts.update(fault.reason for fault in faults if fault is not None)

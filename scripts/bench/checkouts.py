@@ -3,7 +3,8 @@
     git worktree add --detach ../before COMMIT
     python -m scripts.bench.checkouts ../before [--rounds 15] [--threads 1] [--json]
 
-Work: the two workloads of ``scripts.bench.engine``, and steps of ``scripts.bench.learner_step`` on one batch. Each
+Work: the two workloads of ``scripts.bench.engine``, a round's conversations with one scoring worker (a commit without
+conversations cannot be compared), and steps of ``scripts.bench.learner_step`` on one batch. Each
 checkout has a process of its own, with the libraries of this one. They take turns, in each round in the opposite order
 of the last. Figures are medians over the rounds of this checkout's seconds divided by the other's.
 """
@@ -25,7 +26,7 @@ from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.learner_step import sampled_batch, with_advantages
 
 CONTENDER: Final = REPOSITORY / "scripts/bench/contenders/checkout_contender.py"
-WORKS: Final = ("engine, mixed", "engine, fixed", "learner, four steps")
+WORKS: Final = ("engine, mixed", "engine, fixed", "conversations", "learner, four steps")
 Seconds = tuple[float, float]  # of the processor, of the wall
 
 

@@ -105,7 +105,7 @@ class LeanDecoder:
         plan = plan_cache(rows, completions, longest_prompt, longest_completion, shared=self._shared_prompts)
         self._make_room(plan, longest_prompt)
         self._rotations.make_table(plan.prompt_slots + plan.slots, self._shape.head_size)
-        self._positions = RowPositions(plan.rows, self._device)
+        self._positions = RowPositions(plan.rows, self._shape.kv_heads * self._shape.queries, self._device)
 
     def prefill(self, prompts: Sequence[Sequence[int]], completions: Sequence[int]) -> Prefilled[Cache]:
         lengths = [len(prompt) for prompt in prompts]

@@ -18,7 +18,8 @@ from node.engines.lean.seated_prompts import SeatedPrompts, Seats
 from node.engines.lean.shared_prompts import SharedPrompts
 from node.engines.lean.timeline import RowTimeline
 
-LEAST_RUN: Final = 8  # positions of a row, from which on attention by matrix products takes less than one at a time
+# Queries of a row in one pass, from which on attention by matrix products takes less than one at a time.
+LEAST_RUN_QUERIES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,9 @@ class RowPositions:
     """Where in its completion each row's next token is, prompt included: ``positions`` (rows,) int64 on the device, and
     the newest tokens of all rows in the last pass, ``tokens`` (rows,)."""
 
-    def __init__(self, rows: int, device: torch.device) -> None:
+    def __init__(self, rows: int, heads: int, device: torch.device) -> None:
+        """``heads``: queries of a position."""
+        self._least_run = -(-LEAST_RUN_QUERIES // heads)
         self.tokens = torch.zeros(rows, dtype=torch.int64, device=device)
         self.positions = torch.zeros(rows, dtype=torch.int64, device=device)
 
@@ -96,18 +99,18 @@ class RowPositions:
             return Pass(computed, tokens, positions, *where, seats)
         read = np.zeros(_computed(wanted := len(drafts.read)), dtype=np.int64)
         read[:wanted] = drafts.read
-        runs = _runs_of(drafts, rows, *where)
+        runs = _runs_of(drafts, self._least_run, rows, *where)
         return Pass(wanted, tokens, positions, *where, seats, torch.from_numpy(read), runs)
 
 
 def _runs_of(
-    drafts: Drafts, rows: RowTimeline | RowSlots, places: NDArray[np.int64], slots: NDArray[np.int64]
+    drafts: Drafts, least: int, rows: RowTimeline | RowSlots, places: NDArray[np.int64], slots: NDArray[np.int64]
 ) -> tuple[Run, ...]:
-    """Returns the given rows of ``LEAST_RUN`` positions or more, and marks these in ``slots``."""
+    """Returns the given rows with ``least`` positions or more, and marks these in ``slots``."""
     ends, counts = np.cumsum(drafts.counts + 1), drafts.counts + 1
     runs = []
     for end, count in zip(ends[-drafts.given :].tolist(), counts[-drafts.given :].tolist(), strict=True):
-        if count >= LEAST_RUN:
+        if count >= least:
             positions, place = slice(end - count, end), int(places[end - 1])
             runs.append(Run(positions, place, slice(int(rows.starts[place]), int(slots[end - 1]) + 1)))
             slots[positions] = -1

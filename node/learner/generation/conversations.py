@@ -17,15 +17,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 
+import numpy as np
+from numpy.typing import NDArray
+
 from node.engines.engine import Heard, Sample
-from node.environments.conversation import as_read, transcript
+from node.environments.conversation import Played, as_read, transcript
 from node.learner.generation.own_rollouts import RewardScorer, Rollout
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores
 from node.tasks.task import Prompt
 from protocol.messages import PromptRef
+
+
+@dataclass(frozen=True, slots=True)
+class _Acted:
+    """A conversation that waits for what follows its last action."""
+
+    conversation: int
+    prompt: Prompt
+    actions: list[str]
+    last: int  # the token with which the action ended
 
 
 class Conversing:
@@ -34,34 +49,42 @@ class Conversing:
     def __init__(self, prompts: Sequence[Prompt], tokens: TokenTable, scorer: RewardScorer) -> None:
         self._prompts, self._tokens, self._scorer = prompts, tokens, scorer
         self._known: dict[tuple[PromptRef, str], Scores] = {}  # of one transcript each
-        self._done = SimpleQueue[tuple[int, int, int, list[str], Future[Scores]]]()
+        self._texts: dict[bytes, str] = {}  # of actions, by their ids
+        self._acted: dict[int, list[_Acted]] = {}  # since the last call of ``replies``, by request
+        self._done = SimpleQueue[tuple[_Acted, Future[Scores]]]()
 
     @property
     def rewrites(self) -> bool:
         return not self._tokens.extends
 
     def acted(self, conversation: int, request: int, so_far: Sample) -> None:
-        actions = self._actions(so_far)
-        future = self._scorer.submit(self._prompts[request].ref, transcript(actions))
-        last = int(so_far.token_ids[-1])
-        future.add_done_callback(lambda done: self._done.put((conversation, request, last, actions, done)))
+        acted = _Acted(conversation, self._prompts[request], self._actions(so_far), int(so_far.token_ids[-1]))
+        self._acted.setdefault(request, []).append(acted)
 
     def replies(self, *, wait: bool) -> list[tuple[int, Heard | None]]:
         """Raises what scoring raised."""
+        for of_one in self._acted.values():
+            futures = self._scorer.submit(of_one[0].prompt.ref, [transcript(each.actions) for each in of_one])
+            for each, future in zip(of_one, futures, strict=True):
+                future.add_done_callback(partial(self._put, each))
+        self._acted = {}
         found: list[tuple[int, Heard | None]] = []
         while True:
             try:
-                conversation, request, last, actions, done = self._done.get(block=wait and not found)
+                acted, done = self._done.get(block=wait and not found)
             except Empty:
                 return found
-            prompt, scores = self._prompts[request], done.result()
-            self._known[prompt.ref, transcript(actions)] = scores
+            scores = self._known[acted.prompt.ref, transcript(acted.actions)] = done.result()
             played = scores.played[0] if scores.played else None
-            if played is None or not played.goes_on:
-                found.append((conversation, None))
-                continue
-            said = [each for turn in zip(actions, played.observations, strict=True) for each in turn]
-            found.append((conversation, Heard(*self._tokens.heard_ids(prompt.text, prompt.tools, said, after=last))))
+            heard = self._heard(acted, played) if played is not None and played.goes_on else None
+            found.append((acted.conversation, heard))
+
+    def _put(self, acted: _Acted, done: Future[Scores]) -> None:
+        self._done.put((acted, done))
+
+    def _heard(self, acted: _Acted, played: Played) -> Heard:
+        said = [each for turn in zip(acted.actions, played.observations, strict=True) for each in turn]
+        return Heard(*self._tokens.heard_ids(acted.prompt.text, acted.prompt.tools, said, after=acted.last))
 
     def rollout(self, prompt: Prompt, prompt_ids: Sequence[int], samples: Sequence[Sample]) -> Rollout:
         """Returns the conversations of one prompt, which have ended, with what each earned."""
@@ -81,7 +104,10 @@ class Conversing:
 
     def _actions(self, so_far: Sample) -> list[str]:
         ends = [*(place for place, _ in so_far.observed), len(so_far.token_ids)]
-        return [
-            self._tokens.text_of(so_far.token_ids[begin:end].tolist()).decode("utf-8", "replace")
-            for begin, end in zip([0, *ends[:-1]], ends, strict=True)
-        ]
+        return [self._text(so_far.token_ids[begin:end]) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def _text(self, ids: NDArray[np.int64]) -> str:
+        name = ids.tobytes()
+        if name not in self._texts:
+            self._texts[name] = self._tokens.text_of(ids.tolist()).decode("utf-8", "replace")
+        return self._texts[name]

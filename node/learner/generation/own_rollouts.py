@@ -27,11 +27,12 @@ class RewardScorer(Protocol):
     @abstractmethod
     def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]: ...
 
-    def submit(self, ref: PromptRef, text: str) -> Future[Scores]:
-        """Begins to score one completion. A scorer in this process has done so when it returns."""
-        future = Future[Scores]()
-        future.set_result(self.score([(ref, [text])])[0])
-        return future
+    def submit(self, ref: PromptRef, texts: Sequence[str]) -> list[Future[Scores]]:
+        """Begins to score completions of one prompt. A scorer in this process has done so when it returns."""
+        futures = [Future[Scores]() for _ in texts]
+        for future, scores in zip(futures, self.score([(ref, [text]) for text in texts]), strict=True):
+            future.set_result(scores)
+        return futures
 
 
 @dataclass(frozen=True, slots=True, eq=False)

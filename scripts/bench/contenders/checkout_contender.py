@@ -15,20 +15,44 @@ from typing import Any
 
 import torch
 
+from node.configuration import LearnerSection, PolicySection, TasksSection
+from node.engines.torch import TorchEngine
+from node.learner.generation.generation import Generation, round_plan
+from node.policy.policy import Policy
+from node.tasks.registry import load_tasks
+from node.tasks.scorer import Scorer
 
-def works(batch: dict[str, Any], folder: Path) -> dict[str, Callable[[], object]]:
+GRID = TasksSection(names=("grid:tiny",))
+
+
+def conversations(scorer: Scorer) -> Callable[[], object]:
+    """Returns a round's conversations of wren in grid:tiny, 16 groups of 8, whose environments one worker plays."""
+    policy, learner = Policy.load(PolicySection(model="builtin:wren")), LearnerSection(own_groups=16, completions=8)
+    tasks, engine = load_tasks(GRID), TorchEngine(policy, rows=128, seed=0)
+    parts = policy.tokens, scorer, learner, 1.0, policy.base.config.max_position_embeddings
+    generation = Generation(engine, tasks, *parts)
+    plan = round_plan(learner, list(tasks), "checkouts", 0)
+
+    def generate() -> None:
+        generation.run(plan, ())
+        engine.release()
+
+    return generate
+
+
+def works(batch: dict[str, Any], folder: Path, scorer: Scorer) -> dict[str, Callable[[], object]]:
     from scripts.bench.contenders.learner_step_contender import starling
     from scripts.bench.engine import starling_round, tiny_workloads
 
     rounds = {f"engine, {work.name}": starling_round(work) for work in tiny_workloads(folder)}
-    return {**rounds, "learner, four steps": lambda: starling(batch, 2)}
+    return {**rounds, "conversations": conversations(scorer), "learner, four steps": lambda: starling(batch, 2)}
 
 
 def main() -> None:
     torch.set_num_threads(int(sys.argv[1]))
     batch = json.loads(Path(sys.argv[2]).read_text())
-    with tempfile.TemporaryDirectory() as temporary:
-        found = works(batch, Path(temporary))
+    with tempfile.TemporaryDirectory() as temporary, Scorer(GRID) as scorer:
+        found = works(batch, Path(temporary), scorer)
         for run in found.values():
             run()
         print("ready", flush=True)

@@ -12,6 +12,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Heard, Sample, Sampling
+from node.engines.lean import attention, decoder, passes
 from node.engines.lean.decoder import LeanDecoder
 from node.engines.resumption import row_of
 from node.engines.torch import TorchEngine
@@ -122,19 +123,40 @@ def test_a_conversation_that_is_read_anew_goes_on_after_what_is_read_and_nothing
 
 
 @pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", ["qwen3", "llama-scaled", "neox"])
+def test_what_is_read_gives_the_same_by_products_as_one_position_at_a_time(
+    load_policy: Load, monkeypatch: pytest.MonkeyPatch, name: str, shared: bool
+) -> None:
+    policy = load_policy(name)
+    monkeypatch.setattr(passes, "LEAST_RUN_QUERIES", 1)
+    calls = list[int]()
+    by_products = attention.by_causal_products
+
+    def counted(*given: Any, **named: Any) -> Any:
+        calls.append(given[3])
+        return by_products(*given, **named)
+
+    monkeypatch.setattr(decoder, "by_causal_products", counted)
+    engine = TorchEngine(policy, rows=3, seed=0, shared_prompts=shared)
+    found = engine.advance(asked(), Sampling(0.0), turns=Said(most=9))
+    assert_alike(found, anew(policy, asked(), Said(most=9)))
+    assert max(calls) > 5
+
+
+@pytest.mark.parametrize("shared", [False, True])
 def test_rows_become_longer_than_they_were_planned_and_the_next_call_begins_with_as_many_slots(
     load_policy: Load, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
     policy = load_policy("qwen3")
     engine = TorchEngine(policy, rows=64, seed=0, shared_prompts=shared)
-    decoder: Any = engine._decoder
-    lengthen, lengthened = decoder._lengthen, list[int]()
+    of_engine: Any = engine._decoder
+    lengthen, lengthened = of_engine._lengthen, list[int]()
 
     def noted(slots: int) -> None:
         lengthened.append(slots)
         lengthen(slots)
 
-    monkeypatch.setattr(decoder, "_lengthen", noted)
+    monkeypatch.setattr(of_engine, "_lengthen", noted)
     requests = [replace(each, conversation_tokens=CONTEXT) for each in asked(2)]
     for calls in (2, 2):
         found = engine.advance(requests, Sampling(0.0), turns=Said(most=30))
@@ -174,10 +196,10 @@ def test_single_answers_beside_conversations_are_those_without_them(load_policy:
 @pytest.mark.parametrize("shared", [False, True])
 def test_each_token_is_computed_once(load_policy: Load, monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     engine = TorchEngine(load_policy("qwen3"), rows=64, seed=0, shared_prompts=shared)
-    decoder: Any = engine._decoder
-    assert isinstance(decoder, LeanDecoder)
+    of_engine: Any = engine._decoder
+    assert isinstance(of_engine, LeanDecoder)
     computed = {"prompts": 0, "passes": 0}
-    logits, step = decoder._prompt_logits, decoder.step
+    logits, step = of_engine._prompt_logits, of_engine.step
 
     def prompts_noted(prompts: Any, keep: Any) -> Any:
         computed["prompts"] += sum(map(len, prompts))
@@ -187,8 +209,8 @@ def test_each_token_is_computed_once(load_policy: Load, monkeypatch: pytest.Monk
         computed["passes"] += len(tokens) + (0 if drafts is None else len(drafts.tokens))
         return step(tokens, drafts)
 
-    monkeypatch.setattr(decoder, "_prompt_logits", prompts_noted)
-    monkeypatch.setattr(decoder, "step", pass_noted)
+    monkeypatch.setattr(of_engine, "_prompt_logits", prompts_noted)
+    monkeypatch.setattr(of_engine, "step", pass_noted)
     found = engine.advance(asked(), Sampling(1.0, 5), turns=Said(partial_delay(0, 20)))
     assert computed["prompts"] == sum(len(each.prompt_ids) for each in asked())
     # The last token of a row is sampled, and nothing is computed after it.

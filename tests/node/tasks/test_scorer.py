@@ -222,10 +222,11 @@ def test_one_that_hangs_keeps_no_other_waiting_where_there_are_two_workers(obeyi
     ref, ended = load_tasks(obeying)["rows"].ref(0), list[str]()
     with Scorer(obeying.model_copy(update={"scoring_workers": 2})) as scorer:
         scorer.score([(ref, ["fine"])] * 8)  # both workers have started
-        futures = [scorer.submit(ref, text) for text in ("sleep", "fine", "none", "fine")]
-        for text, future in zip(("sleep", "fine", "none", "fine"), futures, strict=True):
+        texts = ("fine", "sleep", "none", "fine")  # two for each worker
+        futures = scorer.submit(ref, texts)
+        for text, future in zip(texts, futures, strict=True):
             future.add_done_callback(partial(_noted, ended, text))
-        assert [faults_of(future.result()) for future in futures] == [["timeout"], [None], ["wrong_type"], [None]]
+        assert [faults_of(future.result()) for future in futures] == [[None], ["timeout"], ["wrong_type"], [None]]
         assert ended[-1] == "sleep"
         assert scorer.fault_counts.total() == 2
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,8 +106,8 @@ def test_equal_plans_give_equal_conversations_and_their_tokens_are_counted() -> 
 
 def test_conversations_are_the_same_whatever_the_rows_and_where_several_environments_answer_at_once() -> None:
     class Elsewhere(HereScorer):
-        def submit(self, ref: PromptRef, text: str) -> Future[Scores]:
-            return threads.submit(lambda: self.score([(ref, [text])])[0])
+        def submit(self, ref: PromptRef, texts: Sequence[str]) -> list[Future[Scores]]:
+            return [threads.submit(partial(self._score, ref, [text])) for text in texts]
 
     first = generation().run(plan(), ())
     with ThreadPoolExecutor(4) as threads:
