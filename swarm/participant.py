@@ -49,7 +49,8 @@ from swarm.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-GOODBYE_SEND_SECONDS: Final = 0.5  # for the goodbye to leave the machine
+GOODBYE_SECONDS: Final = 2.0  # at most, for peers to read the goodbye; one that has read it disconnects
+GOODBYE_LOOK_SECONDS: Final = 0.02
 SAVE_SECONDS: Final = 30.0
 
 Emit = Callable[[str, Mapping[str, object]], None]  # (event, its fields)
@@ -207,7 +208,10 @@ class Participant:
         self.started.set()
         await self._leaving.wait()
         await self.say(Goodbye(self.goodbye))
-        await anyio.sleep(GOODBYE_SEND_SECONDS)
+        told = set(self.host.peers())
+        with anyio.move_on_after(GOODBYE_SECONDS):
+            while told & set(self.host.peers()):  # noqa: ASYNC110  there is no event for it
+                await anyio.sleep(GOODBYE_LOOK_SECONDS)
 
     def leave(self, reason: str) -> None:
         """Says goodbye and ends ``run``."""

@@ -1,6 +1,6 @@
 """What is a message (seed, reward) of a machine that only evaluates worth beside the rollouts of a donor?
 
-    python -m scripts.experiments.evaluators [--model builtin:wren] [--batches 64] [--members 256] [--json]
+    python -m scripts.experiments.evaluators [--model builtin:wren] [--batches 128] [--members 128] [--json]
 
 Both are estimates of the gradient of mean reward in the model's weights. A rollout batch gives that of REINFORCE with
 the group's mean as baseline; P pairs of perturbations of rank 1, drawn from seeds and evaluated by forward passes alone
@@ -41,8 +41,9 @@ from scripts.experiments.harness.nodes_run import OwnProcessScorer
 
 GROUPS: Final = 32
 COMPLETIONS: Final = 4
-SIGMAS: Final = (1e-3, 1e-2, 1e-1)  # times the root mean square of each tensor
+SIGMAS: Final = (0.01, 0.1, 0.3)  # times the root mean square of each tensor
 MESSAGE_BYTES: Final = 12  # a seed and a float32
+TOKEN_BYTES: Final = 8  # of a rollout, with its log-probability
 TASKS: Final = {task.name: task for task in DEFAULT_TASKS}
 Gradient = dict[str, Tensor]
 
@@ -141,8 +142,8 @@ def evolved(policy: Evaluated, members: int, sigma: float) -> tuple[Gradient, fl
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="builtin:wren")
-    parser.add_argument("--batches", type=int, default=64, help="rollout batches of the gradient to compare with")
-    parser.add_argument("--members", type=int, default=256, help="messages of evaluators; an even number")
+    parser.add_argument("--batches", type=int, default=128, help="rollout batches of the gradient to compare with")
+    parser.add_argument("--members", type=int, default=128, help="messages of evaluators; an even number")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -155,8 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gradients = [policy.policy_gradient(batch) for batch in batches]
     learning = (time.process_time() - began) / options.batches
     half = options.batches // 2
+    tokens = statistics.fmean(sum(rollout.tokens for rollout, _ in batch) for batch in batches)
     reference = mean(gradients)
-    alone = [cosine(each, mean([g for g in gradients if g is not each])) for each in gradients[:8]]
+    alone = [cosine(each, mean([g for g in gradients if g is not each])) for each in gradients[:32]]
     rows = [
         {"what": "one rollout batch", "cosine": statistics.fmean(alone), "cpu_seconds": generating + learning},
         {"what": f"{half} rollout batches", "cosine": cosine(mean(gradients[:half]), mean(gradients[half:])),
@@ -174,6 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "batch_completions": GROUPS * COMPLETIONS,
         "generate_cpu_seconds": generating,
         "learn_cpu_seconds": learning,
+        "batch_bytes": TOKEN_BYTES * tokens,
         "message_bytes": MESSAGE_BYTES,
         "message_bits_of_reward": math.log2(GROUPS * COMPLETIONS + 1),
         "rows": rows,

@@ -28,19 +28,35 @@ ROUNDS: Final = 150
 MEASURING: Final = Measuring(times=2, prompts=100, samples=4)
 CHOSEN_ON, JUDGED_ON, ALSO_ON = "finch", "wren", "robin"
 GRID: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
-STARTS: Final = (0.1, 1.0, 10.0)
+WRONG: Final = (0.1, 10.0)
 ARM_ROUNDS: Final = 15
 BAR_WRONG, BAR_RIGHT = 0.85, 0.95
-RULES: Final[Mapping[str, tuple[str, Rule]]] = {
-    f"{model}, {name}": (model, rule)
-    for model in (CHOSEN_ON, JUDGED_ON, ALSO_ON)
-    for name, rule in (
-        *((f"fixed {at:g}", Rule("fixed", at)) for at in GRID),
-        *((f"KL from {at:g}", Rule("kl", at)) for at in STARTS),
-        *((f"arms from {at:g}", Rule("arms", at, every=ARM_ROUNDS)) for at in STARTS),
-    )
+WORDS: Final = {
+    "fixed": "{} times the automatic rate of before",
+    "kl": "begins there, and goes by how far steps move the policy",
+    "arms": "begins there; two arms of {} rounds, three times apart",
 }
-CONDITIONS: Final = tuple(Condition(name, name, {}) for name in RULES)
+
+
+def _rules() -> dict[str, tuple[str, Rule]]:
+    """Returns by condition the model and the rule."""
+    wanted = [(CHOSEN_ON, Rule("fixed", at)) for at in GRID[1:-1]]
+    wanted += [(JUDGED_ON, Rule("fixed", at)) for at in GRID]
+    wanted += [(JUDGED_ON, Rule("kl", at)) for at in (1.0, *WRONG)]
+    wanted += [(JUDGED_ON, Rule("arms", at, every=ARM_ROUNDS)) for at in WRONG]
+    wanted += [(ALSO_ON, Rule("fixed", 1.0)), *((ALSO_ON, Rule("kl", at)) for at in WRONG)]
+    names = {"fixed": "fixed", "kl": "KL from", "arms": "arms from"}
+    return {f"{model}, {names[rule.kind]} {rule.start:g}": (model, rule) for model, rule in wanted}
+
+
+RULES: Final = _rules()
+THRICE: Final = (f"{JUDGED_ON}, fixed 1", *(f"{JUDGED_ON}, KL from {at:g}" for at in (1.0, *WRONG)))
+CONDITIONS: Final = tuple(
+    Condition(
+        name, WORDS[rule.kind].format(f"{rule.every or rule.start:g}"), {}, seeds_most=None if name in THRICE else 1
+    )
+    for name, (_, rule) in RULES.items()
+)
 
 
 def plan(condition: Condition, seed: int, rounds: int) -> TunedPlan:
@@ -92,6 +108,12 @@ def of_best(runs: Sequence[TunedResult], best: Estimate, rounds: int) -> float:
     return statistics.fmean(at_equal_time(run, rounds) for run in runs) / best.mean
 
 
+def of_gain(runs: Sequence[TunedResult], best: Estimate, rounds: int) -> float:
+    """Returns the same of success less that at the start."""
+    start = statistics.fmean(success_at(run, 0) for run in runs)
+    return (statistics.fmean(at_equal_time(run, rounds) for run in runs) - start) / (best.mean - start)
+
+
 def grid_table(results: Results, rounds: int) -> str:
     rows = []
     for name, runs in results.items():
@@ -122,8 +144,8 @@ def grid_table(results: Results, rounds: int) -> str:
 
 def rules_table(results: Results, rounds: int) -> str:
     header = (
-        "condition | seeds | success at the end | at equal processor time | of the best fixed rate "
-        "| bar | rate at the end, times the automatic one | processor time of the rule"
+        "condition | seeds | success at the end | at equal processor time | of the best fixed rate | bar "
+        "| of what that gains | rate at the end, times the automatic one | processor time of the rule"
     )
     rows = []
     for name, runs in results.items():
@@ -141,6 +163,7 @@ def rules_table(results: Results, rounds: int) -> str:
                 estimate([at_equal_time(run, rounds) for run in runs]).text(),
                 f"{of_best(runs, success, rounds):.2f}",
                 f"{BAR_WRONG if wrong else BAR_RIGHT:g}",
+                f"{of_gain(runs, success, rounds):.2f}",
                 ", ".join(f"{run.factors[-1]:.2g}" for run in runs),
                 f"{100 * statistics.fmean(map(lost_share, runs)):.1f} %",
             ]

@@ -18,7 +18,7 @@ from protocol.blob_id import blob_id
 from protocol.connections import connections_field
 from protocol.errors import ConfigurationError, StorageError
 from protocol.messages import Announcement, Goodbye, GroupAdvert, Heartbeat, PromptRef, TaskSuccess
-from swarm import api, participant
+from swarm import api
 from swarm.announcements.crowding import Standing
 from swarm.announcements.own_heartbeats import LEARNER_SILENT_SECONDS
 from swarm.api import Judgement
@@ -502,7 +502,7 @@ def test_a_peer_that_says_goodbye_keeps_its_name_and_counts_as_absent_until_it_i
                 await anyio.sleep(1.0)
                 assert len(await seen(a)) == 1
                 assert await b.answer(api.Leave("maintenance")) == api.Done()
-                await anyio.sleep(participant.GOODBYE_SEND_SECONDS / 2)
+                await anyio.sleep(0.25)
                 left = await peer(a, b)
                 assert left is not None and left.heartbeat is not None and left.heartbeat.name == "b"
                 assert left.heartbeat_age_seconds is None and left.groups_announced == 1

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from node.configuration import ObjectiveSection
+from node.learner.memory.errors import forget, give_back
 from node.learner.objective.batch import RaggedSpans, TrainingGroup, one_row_each
 from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
 from node.learner.objective.loss import Anchors, BatchTotals, divisor_of, objective_loss
@@ -35,6 +36,7 @@ from node.learner.objective.reference_policy import ReferencePolicy
 from node.learner.objective.report import ObjectiveReport, report_of_movement
 from node.learner.steps.devices import ONE_DEVICE, Devices, StepTask, divided, share_of_tokens
 from node.learner.steps.optimizer import MasterAdamW, StepReport
+from node.policy.device_faults import is_out_of_memory
 
 UNDIVIDED: Final = BatchTotals(1, 1, 1)
 
@@ -178,7 +180,7 @@ class OptimizerSteps:
                 steps.append(self.optimizer.step(rate_scale=signal * task.rate, divide_by=divide_by))
         total.loss /= objective.steps
         if task.measured is not None and late and any(step.taken for step in steps):
-            total.add(self.devices.added(self._moved(late[task.measured % len(late)], task)))
+            total.add(self._measured(late[task.measured % len(late)], task))
         return _batch_report(groups, total, steps, signal)
 
     def _planned(self, groups: Sequence[TrainingGroup], task: StepTask) -> list[GradientPass]:
@@ -213,6 +215,18 @@ class OptimizerSteps:
                     if each.anchors.proximal is None:
                         each.anchors = replace(each.anchors, proximal=logps.detach())
         return report
+
+    def _measured(self, one: GradientPass, task: StepTask) -> ObjectiveReport:
+        """Returns how far the steps have moved the policy on one pass of each device. Where memory runs out that is not
+        known: the steps are taken, and must not be taken again."""
+        try:
+            return self.devices.added(self._moved(one, task))
+        except Exception as error:
+            if self.devices.count > 1 or not is_out_of_memory(error):
+                raise
+            forget(error)
+            give_back()
+            return ObjectiveReport()
 
     @torch.no_grad()
     def _moved(self, measured: GradientPass, task: StepTask) -> ObjectiveReport:

@@ -89,6 +89,23 @@ def test_an_operation_that_runs_out_changes_nothing_in_the_end(
     assert_same(node, undisturbed)
 
 
+def test_a_step_that_is_taken_stays_taken_once_where_memory_runs_out_in_measuring_it() -> None:
+    def learnt(failing: FailsAt) -> Node:
+        node = Node("ann", rows=ROWS, learner=LearnerSection(own_groups=8, completions=4))
+        node.round()
+        with failing:
+            node.round()
+        return node
+
+    kind = "aten.embedding.default"
+    measured = learnt(counting := FailsAt(kind=kind))
+    node = learnt(failing := FailsAt(counting.seen - 1, kind=kind))
+    assert failing.raised == 1 and ran_out(node) == []
+    (*_, done), (*_, same) = ([e for e in each.events if isinstance(e, RoundDone)] for each in (node, measured))
+    assert done.step_kl is None and (same.step_kl or 0.0) > 0
+    assert_same(node, measured)
+
+
 def test_moments_that_cannot_all_be_allocated_are_allocated_in_the_repeated_step(undisturbed: Node) -> None:
     counting = FailsAt(kind="aten.zeros_like.default")
     first_step = next(number for number, loss in enumerate(told(undisturbed)) if loss[2] is not None)
