@@ -18,7 +18,7 @@ from node.engines.engine import GenerationRequest, Sample, Sampling, Segment
 from node.engines.resumption import row_of
 from node.engines.torch import TorchEngine
 from node.environments.conversation import ConversationTask, Played
-from node.events import Evaluated, Samples
+from node.events import Evaluated, OutOfMemory, Samples
 from node.learner.answers.right_answers import Rehearsal
 from node.learner.generation.conversations import Conversing
 from node.learner.generation.generation import Generation, RoundPlan, round_plan
@@ -118,6 +118,26 @@ def test_conversations_are_the_same_whatever_the_rows_and_where_several_environm
             again = made.run(plan(), ())
             assert [rollout.texts for rollout in again.rollouts] == [rollout.texts for rollout in first.rollouts]
             assert [rollout.conversed for rollout in again.rollouts] == [each.conversed for each in first.rollouts]
+
+
+def test_memory_that_runs_out_amid_conversations_halves_the_rows_and_changes_no_round() -> None:
+    undisturbed, node = (Node("alone", known=KNOWN, learner=SECTION) for _ in range(2))
+    decoder: Any = node.engine._decoder
+    rejoin, left = decoder.rejoin, [2]
+
+    def fails(*given: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise MemoryError
+        rejoin(*given)
+
+    decoder.rejoin = fails
+    rows = node.engine.rows
+    done, expected = node.round(), undisturbed.round()
+    assert node.engine.rows < rows
+    assert [each.then for each in node.events if isinstance(each, OutOfMemory)] == ["halve"] * 2
+    assert done.reward_by_task == expected.reward_by_task
+    assert done.turns_by_task == expected.turns_by_task
 
 
 def test_groups_interrupted_between_and_within_turns_pass_a_checkpoint_and_are_resumed() -> None:
