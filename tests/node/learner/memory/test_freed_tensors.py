@@ -16,7 +16,7 @@ import sys
 from node.learner.memory.device_memory import return_freed_tensors
 return_freed_tensors(int(sys.argv[1]))
 blocks = [bytearray(2 << 20) for _ in range(64)]
-held = bytearray(1 << 16)
+held = [bytearray(1 << 16) for _ in range(64)]  # more than fit into gaps below the blocks
 del blocks
 print(int(open("/proc/self/statm").read().split()[1]) * 4096)
 """
