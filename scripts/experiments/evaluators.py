@@ -1,6 +1,6 @@
 """What is a message (seed, reward) of a machine that only evaluates worth beside the rollouts of a donor?
 
-    python -m scripts.experiments.evaluators [--model builtin:wren] [--batches 128] [--members 128] [--json]
+    python -m scripts.experiments.evaluators [--model builtin:wren] [--batches 64] [--members 64] [--json]
 
 Both are estimates of the gradient of mean reward in the model's weights. A rollout batch gives that of REINFORCE with
 the group's mean as baseline; P pairs of perturbations of rank 1, drawn from seeds and evaluated by forward passes alone
@@ -142,8 +142,8 @@ def evolved(policy: Evaluated, members: int, sigma: float) -> tuple[Gradient, fl
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="builtin:wren")
-    parser.add_argument("--batches", type=int, default=128, help="rollout batches of the gradient to compare with")
-    parser.add_argument("--members", type=int, default=128, help="messages of evaluators; an even number")
+    parser.add_argument("--batches", type=int, default=64, help="rollout batches of the gradient to compare with")
+    parser.add_argument("--members", type=int, default=64, help="messages of evaluators; an even number")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)

@@ -121,7 +121,7 @@ class RoundLearning:
                 if self.guard.may_teach_again(peer):
                     state.imitation.remember(task, group)
         if finds_rate and learnt.step is not None and learnt.step.taken:
-            state.rate = next_rate(state.rate, learnt.objective.mean_moved(), learnt.signal, state.round + 1)
+            state.rate = next_rate(state.rate, learnt.objective.mean_moved(), learnt.own_signal, state.round + 1)
         record.learnt_from(masses)
         return learnt, taught
 

@@ -7,7 +7,8 @@
     factor   ← towards the goal, at most ``UP`` times or a ``DOWN``th of itself a step
 
 The rate is ``factor`` times what goes by the model's size (``optimizer.learning_rate_for``); ``signal`` is by how much
-a step is shortened since its batch says little (``step.signal_share``). KL is measured on own completions of one pass
+a step is shortened since its batch says little (``step.signal_share``), times the part of the batch that own
+completions say: the others' part hardly moves what is measured. KL is measured on own completions of one pass
 of the batch, before and after the step, which takes one forward pass more: ``FIRST_MEASURED`` times in every step, then
 in every ``MEASURED_EVERY``th, and after ``SETTLED`` measurements in every ``SETTLED_EVERY``th. It grows with the square
 of the rate, over a factor of thirty. One measurement is within a factor of four of the next, hence the average and the
@@ -61,9 +62,9 @@ def is_measured(state: RateState, round_number: int) -> bool:
 
 
 def next_rate(state: RateState, kl: float | None, signal: float, round_number: int) -> RateState:
-    """Returns the state after the step of a round, which moved the policy by ``kl`` nats a token (None: not measured)
-    and was shortened to ``signal``, 0 to 1. A measurement that tells nothing (not finite, no movement) changes
-    nothing."""
+    """Returns the state after the step of a round, which moved the policy by ``kl`` nats a token; None: not measured.
+    Of the length of a whole step it had ``signal``, 0 to 1, from own completions. A measurement that tells nothing (not
+    finite, no movement) changes nothing."""
     if kl is not None and math.isfinite(kl) and kl > 0 and signal > 0:
         state = _with_goal(_measured(state, kl, signal), round_number)
     change = min(UP, max(1 / DOWN, state.goal / state.factor))

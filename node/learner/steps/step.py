@@ -44,8 +44,17 @@ UNDIVIDED: Final = BatchTotals(1, 1, 1)
 def signal_share(groups: Sequence[TrainingGroup], whole_batch: int) -> float:
     """Returns by how much the learning rate of a step on ``groups`` is scaled, 0 to 1; their advantages are those that
     the gradient has. ``whole_batch`` is how many completions a round generates."""
-    signal = sum(c.count * abs(c.advantage) for group in groups for c in group.completions)
-    return min(1.0, signal / max(1, whole_batch))
+    return min(1.0, _said(groups) / max(1, whole_batch))
+
+
+def own_share(groups: Sequence[TrainingGroup]) -> float:
+    """Returns the part of what a batch says that own completions say, 0 to 1."""
+    said = _said(groups)
+    return _said(groups, own=True) / said if said else 0.0
+
+
+def _said(groups: Sequence[TrainingGroup], *, own: bool = False) -> float:
+    return sum(c.count * abs(c.advantage) for g in groups for c in g.completions if not (own and c.foreign))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ class BatchReport:
     foreign_completions: int = 0  # trained on
     foreign_unusable: int = 0  # completions whose claimed log-probabilities are impossible, dropped or taken as text
     masses: tuple[float, ...] = ()  # of the groups in their order
-    signal: float = 1.0  # by how much the steps were scaled: ``signal_share``
+    own_signal: float = 1.0  # by how much the steps were scaled, times what own completions said of it
     further_steps: int = 0  # taken in the same round, on remembered answers of peers
 
     @property
@@ -181,7 +190,7 @@ class OptimizerSteps:
         total.loss /= objective.steps
         if task.measured is not None and late and any(step.taken for step in steps):
             total.add(self._measured(late[task.measured % len(late)], task))
-        return _batch_report(groups, total, steps, signal)
+        return _batch_report(groups, total, steps, signal * own_share(groups))
 
     def _planned(self, groups: Sequence[TrainingGroup], task: StepTask) -> list[GradientPass]:
         """Returns the passes of this device over groups whose influence is in their advantages."""
@@ -255,7 +264,7 @@ def _influenced(group: TrainingGroup) -> TrainingGroup:
 
 
 def _batch_report(
-    groups: Sequence[TrainingGroup], total: ObjectiveReport, steps: Sequence[StepReport], signal: float
+    groups: Sequence[TrainingGroup], total: ObjectiveReport, steps: Sequence[StepReport], own_signal: float
 ) -> BatchReport:
     foreign = [c for group in groups for c in group.completions if c.foreign]
     aligned = [c for c in foreign if not c.as_text]
@@ -267,5 +276,5 @@ def _batch_report(
         foreign_completions=sum(c.count for c in foreign),
         foreign_unusable=sum(group.unusable for group in groups),
         masses=tuple(group.mass for group in groups),
-        signal=signal,
+        own_signal=own_signal,
     )

@@ -8,7 +8,7 @@ import pytest
 
 from node.configuration import ObjectiveSection
 from node.learner.objective.batch import TrainingGroup
-from node.learner.steps.step import signal_share
+from node.learner.steps.step import own_share, signal_share
 from tests.node.learner.test_step import RATE, Bench, completion
 
 
@@ -30,6 +30,12 @@ def test_groups_that_are_all_right_or_all_wrong_shorten_the_step() -> None:
 def test_peers_that_have_much_to_teach_make_the_step_whole_again() -> None:
     own = [group(1.0), *[group(0.0)] * 3]
     assert signal_share([*own, *[group(1.0, peer="p")] * 3], 8) == 1.0
+
+
+def test_what_own_completions_say_is_a_part_of_the_batch() -> None:
+    assert own_share([group(1.0), *[group(1.0, peer="p")] * 3]) == pytest.approx(1 / 4)
+    assert own_share([group(2.0), group(0.0)]) == 1.0
+    assert own_share([group(0.0)]) == own_share([group(1.0, peer="p")]) == 0.0
 
 
 def moved(groups: list[TrainingGroup], whole_batch: int, objective: ObjectiveSection) -> float:
