@@ -28,7 +28,7 @@ from node.learner.round.scoring import ScoredRound
 from node.learner.state.learner_state import LearnerState
 from node.learner.steps.batch_steps import BatchSteps
 from node.learner.steps.early_learning import EarlyLearning
-from node.learner.steps.rate_control import is_measured, next_rate
+from node.learner.steps.rate_control import is_measured, most_factor, next_rate
 from node.learner.steps.step import BatchReport
 from node.tasks.answers import RIGHT
 from node.tasks.task import Task
@@ -121,7 +121,8 @@ class RoundLearning:
                 if self.guard.may_teach_again(peer):
                     state.imitation.remember(task, group)
         if finds_rate and learnt.step is not None and learnt.step.taken:
-            state.rate = next_rate(state.rate, learnt.objective.mean_moved(), learnt.own_signal, state.round + 1)
+            moved, most = learnt.objective.mean_moved(), most_factor(self.steps.own_rate)
+            state.rate = next_rate(state.rate, moved, learnt.own_signal, state.round + 1, most=most)
         record.learnt_from(masses)
         return learnt, taught
 

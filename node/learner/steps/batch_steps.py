@@ -90,6 +90,11 @@ class BatchSteps:
         self._devices.drop_begun()
         self._optimizer.drop_gradients()
 
+    @property
+    def own_rate(self) -> float:
+        """The learning rate as configured, or by the model's size."""
+        return self._optimizer.rate
+
     def _task(self, groups: Sequence[TrainingGroup], rate: float = 1.0, measured: int | None = None) -> StepTask:
         return StepTask(
             tuple(groups),

@@ -27,6 +27,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
+from node.learner.steps.optimizer import SMALL_RATE
+
 TARGET: Final = 0.02
 NEWEST: Final = 0.2
 BAND: Final = 2.0
@@ -34,7 +36,10 @@ FEW: Final = 3.0
 UP: Final = 1.5
 DOWN: Final = 3.0
 LEAST_FACTOR: Final = 1 / 30
-MOST_FACTOR: Final = 10.0  # rather too low than too high: what steps of a large model may do was never measured here
+MOST_FACTOR: Final = 10.0
+# Of a model larger than those that were measured. What is published of such models takes steps of less KL than
+# ``TARGET``, so that theirs would all be found too short.
+MOST_FACTOR_OF_LARGE: Final = 3.0
 FIRST_MEASURED: Final = 8
 FIRST_LONGER: Final = 6.0
 MEASURED_EVERY: Final = 8
@@ -61,12 +66,19 @@ def is_measured(state: RateState, round_number: int) -> bool:
     return round_number % every == 0
 
 
-def next_rate(state: RateState, kl: float | None, signal: float, round_number: int) -> RateState:
+def most_factor(own_rate: float) -> float:
+    """Returns the largest factor for a model whose rate by its size is ``own_rate``."""
+    return MOST_FACTOR if own_rate >= SMALL_RATE else MOST_FACTOR_OF_LARGE
+
+
+def next_rate(
+    state: RateState, kl: float | None, signal: float, round_number: int, *, most: float = MOST_FACTOR
+) -> RateState:
     """Returns the state after the step of a round, which moved the policy by ``kl`` nats a token; None: not measured.
     Of the length of a whole step it had ``signal``, 0 to 1, from own completions. A measurement that tells nothing (not
     finite, no movement) changes nothing."""
     if kl is not None and math.isfinite(kl) and kl > 0 and signal > 0:
-        state = _with_goal(_measured(state, kl, signal), round_number)
+        state = _with_goal(_measured(state, kl, signal), round_number, most)
     change = min(UP, max(1 / DOWN, state.goal / state.factor))
     return replace(state, factor=state.factor * change)
 
@@ -80,9 +92,9 @@ def _measured(state: RateState, kl: float, signal: float) -> RateState:
     return replace(state, log_kappa=average, measured=measured)
 
 
-def _with_goal(state: RateState, round_number: int) -> RateState:
+def _with_goal(state: RateState, round_number: int, most: float) -> RateState:
     wanted = (math.log(TARGET) - state.log_kappa) / 2
-    wanted = math.exp(min(math.log(MOST_FACTOR), max(math.log(LEAST_FACTOR), wanted)))
+    wanted = math.exp(min(math.log(most), max(math.log(LEAST_FACTOR), wanted)))
     band = BAND * (1 + FEW / state.measured)
     may_rise = state.measured >= FIRST_MEASURED
     if 1 / band <= wanted / state.goal and (wanted / state.goal <= band or not may_rise):

@@ -16,12 +16,14 @@ from node.learner.steps.rate_control import (
     LEAST_FACTOR,
     MEASURED_EVERY,
     MOST_FACTOR,
+    MOST_FACTOR_OF_LARGE,
     SETTLED,
     SETTLED_EVERY,
     TARGET,
     UP,
     RateState,
     is_measured,
+    most_factor,
     next_rate,
 )
 
@@ -78,6 +80,14 @@ def test_nothing_measured_leaves_the_bounds_or_changes_the_rate_faster(measured:
         before, state = state.factor, next_rate(state, kl, signal, 1)
         assert state.factor * (1 + 1e-9) >= LEAST_FACTOR and state.factor <= MOST_FACTOR * (1 + 1e-9)
         assert before / DOWN <= state.factor * (1 + 1e-9) and state.factor <= before * UP * (1 + 1e-9)
+
+
+def test_rate_of_a_model_larger_than_those_measured_rises_less() -> None:
+    state, most = RateState(), most_factor(1e-6)
+    for number in range(40):
+        state = next_rate(state, 1e-5 * TARGET * state.factor**2, 1.0, number, most=most)
+    assert state.factor == pytest.approx(MOST_FACTOR_OF_LARGE)
+    assert most_factor(3e-4) == MOST_FACTOR
 
 
 def test_first_steps_are_measured_and_then_one_in_some() -> None:
