@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from node.configuration import Config
+from node.configuration import Config, chosen
 from node.engines.engine import Engine
 from node.learner.answers.hints import in_own_words
 from node.learner.answers.right_answers import IMITATION_RATE, of_others
@@ -28,7 +28,7 @@ from node.learner.round.scoring import ScoredRound
 from node.learner.state.learner_state import LearnerState
 from node.learner.steps.batch_steps import BatchSteps
 from node.learner.steps.early_learning import EarlyLearning
-from node.learner.steps.rate_control import is_measured, next_rate
+from node.learner.steps.rate_control import MOST_FACTOR, MOST_OF_ADAPTER, is_measured, next_rate
 from node.learner.steps.step import BatchReport
 from node.tasks.answers import RIGHT
 from node.tasks.task import Task
@@ -121,7 +121,9 @@ class RoundLearning:
                 if self.guard.may_teach_again(peer):
                     state.imitation.remember(task, group)
         if finds_rate and learnt.step is not None and learnt.step.taken:
-            state.rate = next_rate(state.rate, learnt.objective.mean_moved(), learnt.own_signal, state.round + 1)
+            most = MOST_OF_ADAPTER if chosen(self.config.policy.adapter_rank, 0) else MOST_FACTOR
+            kl, signal = learnt.objective.mean_moved(), learnt.own_signal
+            state.rate = next_rate(state.rate, kl, signal, state.round + 1, most=most)
         record.learnt_from(masses)
         return learnt, taught
 

@@ -40,6 +40,7 @@ FIRST_LONGER: Final = 6.0
 MEASURED_EVERY: Final = 8
 SETTLED: Final = 24
 SETTLED_EVERY: Final = 32
+MOST_OF_ADAPTER: Final = 1.0  # steps that move the policy as far cost an adapter success (docs/experiments/settings.md)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,14 @@ def is_measured(state: RateState, round_number: int) -> bool:
     return round_number % every == 0
 
 
-def next_rate(state: RateState, kl: float | None, signal: float, round_number: int) -> RateState:
+def next_rate(
+    state: RateState, kl: float | None, signal: float, round_number: int, *, most: float = MOST_FACTOR
+) -> RateState:
     """Returns the state after the step of a round, which moved the policy by ``kl`` nats a token; None: not measured.
     Of the length of a whole step it had ``signal``, 0 to 1, from own completions. A measurement that tells nothing (not
-    finite, no movement) changes nothing."""
+    finite, no movement) changes nothing. No goal is above ``most``."""
     if kl is not None and math.isfinite(kl) and kl > 0 and signal > 0:
-        state = _with_goal(_measured(state, kl, signal), round_number)
+        state = _with_goal(_measured(state, kl, signal), round_number, most)
     change = min(UP, max(1 / DOWN, state.goal / state.factor))
     return replace(state, factor=state.factor * change)
 
@@ -80,9 +83,9 @@ def _measured(state: RateState, kl: float, signal: float) -> RateState:
     return replace(state, log_kappa=average, measured=measured)
 
 
-def _with_goal(state: RateState, round_number: int) -> RateState:
+def _with_goal(state: RateState, round_number: int, most: float) -> RateState:
     wanted = (math.log(TARGET) - state.log_kappa) / 2
-    wanted = math.exp(min(math.log(MOST_FACTOR), max(math.log(LEAST_FACTOR), wanted)))
+    wanted = math.exp(min(math.log(most), max(math.log(LEAST_FACTOR), wanted)))
     band = BAND * (1 + FEW / state.measured)
     may_rise = state.measured >= FIRST_MEASURED
     if 1 / band <= wanted / state.goal and (wanted / state.goal <= band or not may_rise):

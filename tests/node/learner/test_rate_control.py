@@ -60,6 +60,14 @@ def test_rate_does_not_rise_on_the_first_steps_of_an_adapter_which_move_nothing_
     assert next_rate(state, 1e-6 * TARGET, 1.0, FIRST_MEASURED).factor == UP
 
 
+def test_rate_of_an_adapter_falls_and_never_rises_above_its_own() -> None:
+    short = long = RateState()
+    for number in range(1, 30):
+        short = next_rate(short, 1e-4 * TARGET, 1.0, number, most=1.0)
+        long = next_rate(long, 1e4 * TARGET * long.factor**2, 1.0, number, most=1.0)
+    assert short.factor == 1.0 and long.factor < 0.1
+
+
 def test_batches_that_say_little_lead_to_the_same_rate() -> None:
     assert found(9 * TARGET, signal=0.01).factor == pytest.approx(found(9 * TARGET, signal=1.0).factor)
 
