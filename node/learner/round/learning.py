@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from node.configuration import Config
+from node.configuration import Config, chosen
 from node.engines.engine import Engine
 from node.learner.answers.hints import in_own_words
 from node.learner.answers.right_answers import IMITATION_RATE, of_others
@@ -21,7 +21,7 @@ from node.learner.generation.hint import Hint
 from node.learner.influence.guard import Guard
 from node.learner.memory.phases import PhaseRunner
 from node.learner.objective.advantages import AdvantageRule, Capabilities
-from node.learner.objective.batch import SELF, TrainingGroup, one_row_each
+from node.learner.objective.batch import SELF, TrainingGroup
 from node.learner.objective.training_groups import own_training_group
 from node.learner.round.record import RoundRecord
 from node.learner.round.scoring import ScoredRound
@@ -91,7 +91,7 @@ class RoundLearning:
         for hint in hints:
             if hint is not None:
                 state.hints.keep(hint)
-        for group in one_row_each(foreign_batch):
+        for group in foreign_batch:
             self.engine.remember(group.prompt_ids, [each.row_ids.tolist() for each in group.completions])
         record.own_groups_informative = sum(1 for group in own_batch if group.informative)
         draws = self.draws("rehearse", state.round)
@@ -121,8 +121,10 @@ class RoundLearning:
                 if self.guard.may_teach_again(peer):
                     state.imitation.remember(task, group)
         if finds_rate and learnt.step is not None and learnt.step.taken:
-            moved, most = learnt.objective.mean_moved(), most_factor(self.steps.own_rate)
-            state.rate = next_rate(state.rate, moved, learnt.own_signal, state.round + 1, most=most)
+            adapter = chosen(self.config.policy.adapter_rank, 0) > 0
+            most = most_factor(self.steps.own_rate, adapter=adapter)
+            kl, signal = learnt.objective.mean_moved(), learnt.own_signal
+            state.rate = next_rate(state.rate, kl, signal, state.round + 1, most=most)
         record.learnt_from(masses)
         return learnt, taught
 

@@ -39,7 +39,8 @@ LEAST_FACTOR: Final = 1 / 30
 MOST_FACTOR: Final = 10.0
 # Of a model larger than those that were measured. What is published of such models takes steps of less KL than
 # ``TARGET``, so that theirs would all be found too short.
-MOST_FACTOR_OF_LARGE: Final = 3.0
+MOST_OF_LARGE: Final = 3.0
+MOST_OF_ADAPTER: Final = 1.0  # steps that move the policy as far cost an adapter success (docs/experiments/settings.md)
 FIRST_MEASURED: Final = 8
 FIRST_LONGER: Final = 6.0
 MEASURED_EVERY: Final = 8
@@ -66,9 +67,11 @@ def is_measured(state: RateState, round_number: int) -> bool:
     return round_number % every == 0
 
 
-def most_factor(own_rate: float) -> float:
-    """Returns the largest factor for a model whose rate by its size is ``own_rate``."""
-    return MOST_FACTOR if own_rate >= SMALL_RATE else MOST_FACTOR_OF_LARGE
+def most_factor(own_rate: float, *, adapter: bool) -> float:
+    """Returns the largest factor of a model, or of its ``adapter``, whose rate by its size is ``own_rate``."""
+    if adapter:
+        return MOST_OF_ADAPTER
+    return MOST_FACTOR if own_rate >= SMALL_RATE else MOST_OF_LARGE
 
 
 def next_rate(
@@ -76,7 +79,7 @@ def next_rate(
 ) -> RateState:
     """Returns the state after the step of a round, which moved the policy by ``kl`` nats a token; None: not measured.
     Of the length of a whole step it had ``signal``, 0 to 1, from own completions. A measurement that tells nothing (not
-    finite, no movement) changes nothing."""
+    finite, no movement) changes nothing. No goal is above ``most``."""
     if kl is not None and math.isfinite(kl) and kl > 0 and signal > 0:
         state = _with_goal(_measured(state, kl, signal), round_number, most)
     change = min(UP, max(1 / DOWN, state.goal / state.factor))

@@ -89,11 +89,11 @@ def seen(rule: Rule) -> Iterator[Seen]:
     """Lets every learner's rate be changed by ``rule`` alone."""
     found, moved = Seen(), OptimizerSteps._moved
 
-    def decided(state: RateState, kl: float | None, signal: float, round_number: int) -> RateState:
+    def decided(state: RateState, kl: float | None, signal: float, round_number: int, *, most: float) -> RateState:
         found.factors.append(state.factor)
         found.kl.append(kl)
         found.signal.append(signal)
-        after = next_rate(state, kl, signal, round_number)
+        after = next_rate(state, kl, signal, round_number, most=most)
         return after if rule.kind == "kl" else replace(state, measured=after.measured)
 
     def timed(*arguments: Any) -> Any:

@@ -16,7 +16,7 @@ from node.learner.steps.rate_control import (
     LEAST_FACTOR,
     MEASURED_EVERY,
     MOST_FACTOR,
-    MOST_FACTOR_OF_LARGE,
+    MOST_OF_LARGE,
     SETTLED,
     SETTLED_EVERY,
     TARGET,
@@ -62,6 +62,14 @@ def test_rate_does_not_rise_on_the_first_steps_of_an_adapter_which_move_nothing_
     assert next_rate(state, 1e-6 * TARGET, 1.0, FIRST_MEASURED).factor == UP
 
 
+def test_rate_of_an_adapter_falls_and_never_rises_above_its_own() -> None:
+    short = long = RateState()
+    for number in range(1, 30):
+        short = next_rate(short, 1e-4 * TARGET, 1.0, number, most=1.0)
+        long = next_rate(long, 1e4 * TARGET * long.factor**2, 1.0, number, most=1.0)
+    assert short.factor == 1.0 and long.factor < 0.1
+
+
 def test_batches_that_say_little_lead_to_the_same_rate() -> None:
     assert found(9 * TARGET, signal=0.01).factor == pytest.approx(found(9 * TARGET, signal=1.0).factor)
 
@@ -83,11 +91,11 @@ def test_nothing_measured_leaves_the_bounds_or_changes_the_rate_faster(measured:
 
 
 def test_rate_of_a_model_larger_than_those_measured_rises_less() -> None:
-    state, most = RateState(), most_factor(1e-6)
+    state, most = RateState(), most_factor(1e-6, adapter=False)
     for number in range(40):
         state = next_rate(state, 1e-5 * TARGET * state.factor**2, 1.0, number, most=most)
-    assert state.factor == pytest.approx(MOST_FACTOR_OF_LARGE)
-    assert most_factor(3e-4) == MOST_FACTOR
+    assert state.factor == pytest.approx(MOST_OF_LARGE)
+    assert [most_factor(3e-4, adapter=adapter) for adapter in (False, True)] == [MOST_FACTOR, 1.0]
 
 
 def test_first_steps_are_measured_and_then_one_in_some() -> None:
