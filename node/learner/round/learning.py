@@ -21,7 +21,7 @@ from node.learner.generation.hint import Hint
 from node.learner.influence.guard import Guard
 from node.learner.memory.phases import PhaseRunner
 from node.learner.objective.advantages import AdvantageRule, Capabilities
-from node.learner.objective.batch import SELF, TrainingGroup
+from node.learner.objective.batch import SELF, TrainingGroup, one_row_each
 from node.learner.objective.training_groups import own_training_group
 from node.learner.round.record import RoundRecord
 from node.learner.round.scoring import ScoredRound
@@ -91,7 +91,7 @@ class RoundLearning:
         for hint in hints:
             if hint is not None:
                 state.hints.keep(hint)
-        for group in foreign_batch:
+        for group in one_row_each(foreign_batch):
             self.engine.remember(group.prompt_ids, [each.row_ids.tolist() for each in group.completions])
         record.own_groups_informative = sum(1 for group in own_batch if group.informative)
         draws = self.draws("rehearse", state.round)
