@@ -146,10 +146,10 @@ def generating(trace: Trace, *, shared: bool, rank: int = 0, merged: bool = True
 
 
 def whole_round(trace: Trace) -> Found:
-    """Generating, scoring, sharing, learning from a peer, a checkpoint and its copies."""
+    """Generating, scoring, sharing, learning from a peer, how far its step moved, a checkpoint and its copies."""
     with tempfile.TemporaryDirectory() as folder:
         swarm = MemorySwarm(Path(folder), lambda: 1e6)
-        section = LearnerSection(own_groups=2, completions=2, foreign_groups=2, learning_rate=1e-2)
+        section = LearnerSection(own_groups=2, completions=2, foreign_groups=2)
         node = Node("a", swarm.member("a"), own_policy=on_device(), learner=section, rows=ROWS, folder=Path(folder))
         swarm.put("b", right_group(letter_node.policy()))
         with trace.counting() as found:
