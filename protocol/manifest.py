@@ -50,14 +50,14 @@ def difference(ours: Manifest, theirs: Manifest) -> str:
     both = sorted(here.keys() & there.keys())
     versions = [task for task in both if here[task][0] != there[task][0]]
     settings = [task for task in both if here[task][0] == there[task][0] and here[task] != there[task]]
-    parts = [
-        f"it trains on {_listed(there.keys() - here.keys())} too",
-        f"it does not train on {_listed(here.keys() - there.keys())}",
-        f"its release has another version of {_listed(versions)}: the older of the two nodes needs an update",
-        f"it has other settings of {_listed(settings)}",
-    ]
-    named = (there.keys() - here.keys(), here.keys() - there.keys(), versions, settings)
-    return "; ".join(part for part, tasks in zip(parts, named, strict=True) if tasks) or "its manifest equals ours"
+    differences = (
+        (there.keys() - here.keys(), "it trains on {} too"),
+        (here.keys() - there.keys(), "it does not train on {}"),
+        (versions, "its release has another version of {}: the older of the two nodes needs an update"),
+        (settings, "it has other settings of {}"),
+    )
+    found = [words.format(_listed(tasks)) for tasks, words in differences if tasks]
+    return "; ".join(found) or "its manifest equals ours"
 
 
 def _listed(tasks: Collection[str]) -> str:

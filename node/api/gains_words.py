@@ -90,14 +90,20 @@ def changed(by: float | None) -> str:
     return "within chance" if by is None else f"{by:+.2f}"
 
 
+def won_turns(used: Sequence[TurnsUsed]) -> float | None:
+    """Returns the mean number of turns of conversations that were won; None where none was."""
+    won = sum(each.won for each in used)
+    return sum(each.turns * each.won for each in used) / won if won else None
+
+
 def turns_words(used: Sequence[TurnsUsed]) -> str | None:
     """Describes how many turns conversations took, and how many of each number were won; None where there are none."""
     if not used:
         return None
-    won = sum(each.won for each in used)
+    mean = won_turns(used)
     usual = sorted(used, key=lambda each: -each.episodes)[:MAX_TURNS_NAMED]
     by_turns = ", ".join(f"{each.turns}: {each.won / each.episodes:.2f}" for each in used if each in usual)
-    took = f"won in {sum(each.turns * each.won for each in used) / won:.1f} turns" if won else "none won"
+    took = "none won" if mean is None else f"won in {mean:.1f} turns"
     return f"{took}; won by turns taken {by_turns}"
 
 

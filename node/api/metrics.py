@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from node.api.gains_words import won_turns
 from node.api.types import GainsAnswer, NodeState, NodeStatus, PeersAnswer
 from node.events import Averaged, CheckpointSaved, Evaluated, RoundDone, Usage
 from swarm.api import SwarmStatus
@@ -83,8 +84,8 @@ def _of_round(done: RoundDone) -> Iterator[str]:
     yield _gauge("reward", "Mean over own completions of the last round", done.reward)
     yield _labelled("task_reward", "gauge", "Mean over own completions by task", "task", done.reward_by_task)
     yield _labelled("task_success", "gauge", "Running mean reward by task, 0 to 1", "task", done.success_by_task)
-    won = {task: sum(each.won for each in used) for task, used in done.turns_by_task.items()}
-    turns = {task: sum(each.turns * each.won for each in done.turns_by_task[task]) / n for task, n in won.items() if n}
+    means = {task: won_turns(used) for task, used in done.turns_by_task.items()}
+    turns = {task: mean for task, mean in means.items() if mean is not None}
     yield _labelled("task_won_turns", "gauge", "Mean turns of own conversations that were won", "task", turns)
     yield _counter("generated_tokens_total", "Tokens generated", done.tokens_generated_total)
     yield _gauge("generated_tokens_per_second", "Mean over the last round", done.tokens_per_second)

@@ -31,7 +31,7 @@ from node.engines.drafting.row_drafts import Drafting, RowDrafts, Uniforms, veri
 from node.engines.draws import Draws
 from node.engines.resumption import SamplingStart
 from node.engines.step_threads import StepThreads
-from node.engines.turns import Continuation, RunningConversations
+from node.engines.turns import NextAction, RunningConversations
 from protocol.streams.engine_batches import HandOver, Sampled
 
 PREFILL_TOKENS: Final = 8192  # padded prompt tokens, or those read between actions, in one pass; bounds activations
@@ -104,7 +104,7 @@ class Batch:
         self._hand_over = hand_over
         self._conversations = conversations
         self._parted: dict[int, Parted] = {}  # by completion
-        self._returning: deque[tuple[int, Continuation]] = deque()  # of those parted
+        self._returning: deque[tuple[int, NextAction]] = deque()  # of those parted
         self.longest_completion = longest_completion  # that a row has come to have room for
         self._drafting, self._most_positions = drafting, most_positions
         self._row_drafts: RowDrafts | None = None
@@ -187,7 +187,7 @@ class Batch:
         """Adds rows that come back, as many as one pass may hold. Returns their newest tokens, and the pass with what
         they read. The guesses of the others are among that pass."""
         counts = np.zeros(self._present, dtype=np.int64) if drafts is None else drafts.counts
-        back: list[tuple[int, Continuation]] = []
+        back: list[tuple[int, NextAction]] = []
         positions = 0
         while self._returning and (not back or positions + len(self._returning[0][1].said) < PREFILL_TOKENS):
             back.append(self._returning.popleft())

@@ -61,7 +61,11 @@ def row_of(prompt_ids: Sequence[int], so_far: Sample | Partial) -> list[int]:
     row, begin = list(prompt_ids), 0
     ids: list[int] = so_far.token_ids.tolist()
     for place, observed in so_far.observed:
-        row = list(observed) if place in so_far.anew else [*row, *ids[begin:place], *observed]
+        if place in so_far.anew:
+            row.clear()
+        else:
+            row += ids[begin:place]
+        row += observed
         begin = place
     return row + ids[begin:]
 

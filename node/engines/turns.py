@@ -31,7 +31,7 @@ from node.engines.resumption import SamplingStart, joined, room_of, row_of, samp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Continuation:
+class NextAction:
     """What a conversation that goes on needs."""
 
     said: Sequence[int]  # read before the next action
@@ -72,10 +72,10 @@ class RunningConversations:
         self.awaited += 1
         self._turns.acted(completion, start.request, sample)
 
-    def replies(self, *, wait: bool) -> list[tuple[int, Continuation | None]]:
+    def replies(self, *, wait: bool) -> list[tuple[int, NextAction | None]]:
         """Returns completions with what follows their action; None for those that have ended. ``wait`` as of
         ``Turns``."""
-        found: list[tuple[int, Continuation | None]] = []
+        found: list[tuple[int, NextAction | None]] = []
         for completion, heard in self._turns.replies(wait=wait) if self.awaited else ():
             self.awaited -= 1
             index = self._starts[completion].request
@@ -86,7 +86,7 @@ class RunningConversations:
                 continue
             self.reached[completion] = partial
             room, drawn = room_of(request, self._limits[index], partial), int(self._drawn[completion])
-            found.append((completion, Continuation(heard.ids, room, drawn, row_of(request.prompt_ids, partial))))
+            found.append((completion, NextAction(heard.ids, room, drawn, row_of(request.prompt_ids, partial))))
         return found
 
     def settle(self) -> None:

@@ -88,7 +88,8 @@ class TokenTable:
         self._plain.no_truncation()
         self._plain.no_padding()
         self._plain.encode_special_tokens = True
-        self._replies: dict[bool, tuple[list[int], list[int]]] = {}  # around a user's reply, and around a tool's
+        self._scaffolds: dict[bool, tuple[str, str]] = {}  # around a user's reply, and around a tool's
+        self._replies: dict[bool, tuple[list[int], list[int]]] = {}  # the same as ids
         self._id_of_byte: Final[dict[int, int]] = _byte_ids(self._plain, self._bytes, definition)
 
     @property
@@ -137,13 +138,18 @@ class TokenTable:
         if not self.uses_chat:
             return self._ids_of_text(f"\n{text}\n")
         if of_tool not in self._replies:
-            scaffold = written_reply(self._tokenizer, of_tool=of_tool)
+            scaffold = self._around_reply(of_tool)
             front, back = (self._tokenizer(part, add_special_tokens=False)["input_ids"] for part in scaffold)
             self._replies[of_tool] = list(front), list(back)
         front, back = self._replies[of_tool]
         if after in front:
             front = front[front.index(after) + 1 :]
         return [*front, *self._ids_of_text(text), *back]
+
+    def _around_reply(self, of_tool: bool) -> tuple[str, str]:
+        if of_tool not in self._scaffolds:
+            self._scaffolds[of_tool] = written_reply(self._tokenizer, of_tool=of_tool)
+        return self._scaffolds[of_tool]
 
     @cached_property
     def extends(self) -> bool:
@@ -164,7 +170,7 @@ class TokenTable:
         if not self.extends:
             with suppress(ConfigurationError):
                 before, now = (written_prompt(self._tokenizer, text, tools, each) for each in (said[:-2], said))
-                front, back = written_reply(self._tokenizer, of_tool=bool(tools))
+                front, back = self._around_reply(bool(tools))
                 if now != f"{before}{said[-2]}{front}{said[-1]}{back}":
                     return tuple(self._ids_written_again(text, tools, said)), True
         return tuple(self.reply_ids(said[-1], after=after, of_tool=bool(tools))), False

@@ -13,19 +13,16 @@ import argparse
 import hashlib
 import json
 import math
-import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import torch
-from transformers.utils import logging as transformers_logging
 
 from node.configuration import Config
 from node.engines.torch import TorchEngine
@@ -37,8 +34,8 @@ from node.learner.objective.forward import Network
 from node.tasks.registry import BUILT_IN_TASKS
 from node.tasks.scorer import Scorer
 from node.tasks.split import Part, held_out_prompts, training_prompt
-from scripts.build_models import IGNORED, padded
-from scripts.experiments.models import LEARNING_RATE, MODELS_FOLDER, SHAPE, character_tokenizer, network
+from scripts.experiments.harness.game_models import SEEDS, Lesson, teach
+from scripts.experiments.models import LEARNING_RATE, MODELS_FOLDER, SHAPE
 
 GAME: Final = "grid:tiny"
 ALPHABET: Final = "0123456789 nswe?\n"
@@ -48,11 +45,10 @@ TEACHING_STEPS: Final = 200
 TEACHING_BATCH: Final = 32
 EPISODES: Final = 200
 MEASURED_TIMES: Final = 4
-SEEDS: Final = 1 << 32
 LEARNING: Final = {"foreign_groups": 0, "completions": 8, "learning_rate": 2e-3}
 
 
-def walk(task: ConversationTask, draws: Random, aimless: float) -> tuple[str, list[tuple[str, str]]]:
+def walk(task: ConversationTask, draws: Random, aimless: float) -> Lesson:
     """Returns the first text of a training episode, and each step with what stands before it: a shortest way, or, with
     a chance of ``aimless``, any of the open steps each time."""
     prompt = training_prompt(task, draws.randrange(SEEDS))
@@ -81,35 +77,9 @@ def taught_model(seed: int, aimless: float = 1.0, alphabet: str = ALPHABET, **ch
     folder = MODELS_FOLDER / f"turns-{hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:12]}"
     if (folder / "tokenizer.json").is_file():
         return folder
-    torch.manual_seed(seed)
-    draws, tokenizer = Random(seed), character_tokenizer(alphabet)
-    model = network(tokenizer, shape)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
-    encode = partial(tokenizer.encode, add_special_tokens=False)
+    draws = Random(seed)
     walks = [walk(task, draws, aimless) for _ in range(TEACHING_EPISODES)]
-    for step in range(TEACHING_STEPS):
-        rows, labels = list[list[int]](), list[list[int]]()
-        for text, turns in draws.sample(walks, TEACHING_BATCH):
-            row = tokenizer.encode(text)
-            label = [IGNORED] * len(row)
-            for heard, guess in turns:
-                action = [*encode(guess), tokenizer.eos_token_id]
-                row += [*encode(heard), *action]
-                label += [IGNORED] * len(encode(heard)) + action
-            rows.append(row)
-            labels.append(label)
-        wanted = padded(labels, IGNORED, left=False)
-        logits = model(padded(rows, tokenizer.pad_token_id, left=False)).logits
-        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), wanted[:, 1:].flatten())
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, step / 30, 4 * (1 - step / TEACHING_STEPS))
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch
-        optimizer.step()
-    shutil.rmtree(folder, ignore_errors=True)
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
-    model.eval().save_pretrained(folder)  # type: ignore[no-untyped-call]  # transformers
-    tokenizer.save_pretrained(folder)  # last: it marks a complete model
+    teach(folder, alphabet, shape, lambda: draws.sample(walks, TEACHING_BATCH), seed=seed, steps=TEACHING_STEPS)
     return folder
 
 

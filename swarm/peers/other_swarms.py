@@ -8,6 +8,7 @@ these words.
 from __future__ import annotations
 
 import logging
+import math
 
 import anyio
 
@@ -21,6 +22,7 @@ from swarm.stream_reader import StreamReader, asking, read_frame
 ASK_AGAIN_SECONDS = 600.0
 ASK_SECONDS = 5.0
 PEERS_REMEMBERED = 64
+SILENT = "it does not say what it trains on; its release may be an older one"
 
 _logger = logging.getLogger(__name__)
 
@@ -35,14 +37,10 @@ class OtherSwarms:
     async def note(self, peer: PeerId) -> None:
         """Asks a connected peer that named another swarm for its manifest, unless it was asked a short time ago."""
         now_seconds = anyio.current_time()
-        met_at_seconds, why = self._met.pop(peer, (now_seconds, ""))
-        is_new = not why or now_seconds - met_at_seconds > ASK_AGAIN_SECONDS
+        met_at_seconds, why = self._met.pop(peer, (-math.inf, SILENT))
+        is_new = now_seconds - met_at_seconds > ASK_AGAIN_SECONDS
         # Kept before the answer is there: a second stream of the peer does not ask again in the meantime.
-        self._met[peer] = (
-            (now_seconds, why or "it does not say what it trains on; its release may be an older one")
-            if is_new
-            else (met_at_seconds, why)
-        )
+        self._met[peer] = (now_seconds if is_new else met_at_seconds, why)
         while len(self._met) > PEERS_REMEMBERED:
             del self._met[next(iter(self._met))]
         if not is_new or self._manifest is None:

@@ -28,7 +28,7 @@ from node.learner.round.scoring import ScoredRound
 from node.learner.state.learner_state import LearnerState
 from node.learner.steps.batch_steps import BatchSteps
 from node.learner.steps.early_learning import EarlyLearning
-from node.learner.steps.rate_control import is_measured, most_factor, next_rate
+from node.learner.steps.rate_control import in_use, is_measured, most_factor, next_rate
 from node.learner.steps.step import BatchReport
 from node.tasks.answers import RIGHT
 from node.tasks.task import Task
@@ -100,7 +100,7 @@ class RoundLearning:
         finds_rate = self.config.learner.learning_rate == "auto"
         learnt = self.steps.take(
             rest, self.phases, self.release,
-            rate=self._rate_factor,
+            rate=in_use(state.rate, self.config.learner.learning_rate).factor,
             begun=self.early.begun,
             measured=state.round if finds_rate and is_measured(state.rate, state.round) else None,
         )  # fmt: skip
@@ -128,11 +128,6 @@ class RoundLearning:
         record.learnt_from(masses)
         return learnt, taught
 
-    @property
-    def _rate_factor(self) -> float:
-        """What the optimizer's rate is multiplied by."""
-        return self.state.rate.factor if self.config.learner.learning_rate == "auto" else 1.0
-
     def _own_words(self, scored: ScoredRound) -> list[tuple[Hint, TrainingGroup]]:
         """Returns what was answered rightly with hints of peers."""
         success = self.state.success
@@ -147,6 +142,7 @@ class RoundLearning:
         """Takes steps on remembered right answers of peers, and on own ones beside them; returns how many. Adds what
         each answer weighed to ``masses``: class, peer, mass."""
         state, taken = self.state, 0
+        rate = IMITATION_RATE * in_use(state.rate, self.config.learner.learning_rate).factor
         lessons = state.imitation.lessons(
             state.rehearsal,
             list(self.tasks),
@@ -159,7 +155,7 @@ class RoundLearning:
             groups = self.guard.shaped_again(state.round + 1, own_batch, of_others(lesson))
             own = [(task, peer, group) for task, peer, group in lesson if peer == SELF]
             batch = [*(group for _, _, group in own), *groups]
-            report = self.steps.take(batch, self.phases, self.release, rate=IMITATION_RATE * self._rate_factor)
+            report = self.steps.take(batch, self.phases, self.release, rate=rate)
             if report.step is not None and report.step.taken:
                 taken += 1
                 sources = [*own, *(each for each in lesson if each[1] != SELF)]

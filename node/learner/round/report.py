@@ -19,7 +19,7 @@ from node.learner.round.record import RoundRecord, Stopwatch
 from node.learner.round.scoring import ScoredRound
 from node.learner.state.learner_state import LearnerState
 from node.learner.steps.optimizer import MasterAdamW
-from node.learner.steps.rate_control import RateState
+from node.learner.steps.rate_control import RateState, in_use
 from node.learner.steps.step import BatchReport
 from node.policy.device import reserved_bytes
 from node.policy.policy import Policy
@@ -68,8 +68,8 @@ class Reporting:
         self._slow_phases = {phase for phase, took in record.watch.seconds.items() if took > SLOW_PHASE_SECONDS}
         dtype = str(self._policy.dtype).removeprefix("torch.")
         bound = agreement_bound(self._engine.label, dtype=dtype, four_bit=self._policy.four_bit)
-        rates = self._config.learner.learning_rate == "auto"
-        done = round_done(self.clock(), record, learnt, self._state, optimizer, engine_bound=bound, finds_rate=rates)
+        rate = in_use(self._state.rate, self._config.learner.learning_rate)
+        done = round_done(self.clock(), record, learnt, self._state, optimizer, engine_bound=bound, rate=rate)
         foreign_groups = record.foreign.event(self.clock(), self._state.round)
         if foreign_groups is not None:
             self._report(foreign_groups)
@@ -119,7 +119,7 @@ def round_done(
     optimizer: MasterAdamW,
     *,
     engine_bound: float,
-    finds_rate: bool,
+    rate: RateState,
 ) -> RoundDone:
     """Returns the event of a round that is done; ``state`` counts it already."""
     objective, seconds = learnt.objective, record.watch.total()
@@ -147,8 +147,8 @@ def round_done(
         bytes_per_foreign_completion=_ratio(state.bytes_fetched, state.foreign_completions),
         loss=_finite(objective.loss) if stepped else None,
         gradient_norm=_finite(learnt.step.gradient_norm) if learnt.step is not None else None,
-        learning_rate=optimizer.rate * (state.rate.factor if finds_rate else 1.0),
-        found_rate=_found_rate(state.rate, optimizer.rate) if finds_rate else None,
+        learning_rate=optimizer.rate * rate.factor,
+        found_rate=_found_rate(rate, optimizer.rate),
         step_kl=_finite(objective.mean_moved()),
         steps_skipped_total=optimizer.steps_skipped,
         effective_sample_share=objective.effective_sample_share(),

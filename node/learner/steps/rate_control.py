@@ -61,6 +61,11 @@ class RateState:
     because: str = ""
 
 
+def in_use(state: RateState, configured: float | str) -> RateState:
+    """Returns the state that counts: none of what was found where a number is ``configured`` instead of "auto"."""
+    return state if configured == "auto" else RateState()
+
+
 def is_measured(state: RateState, round_number: int) -> bool:
     """Returns whether it is measured how far the step of this round moves the policy."""
     every = 1 if state.measured < FIRST_MEASURED else MEASURED_EVERY if state.measured < SETTLED else SETTLED_EVERY

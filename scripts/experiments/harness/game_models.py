@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,8 @@ ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz0123456789 :*+-?=,.'\n"
 CONTEXT: Final = 192
 BATCH: Final = 32
 SEEDS: Final = 1 << 32
+
+Lesson = tuple[str, list[tuple[str, str]]]  # the first text; each action with what is read before it
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def game(name: str) -> ConversationTask:
     return task
 
 
-def lesson(task: ConversationTask, draws: Random, *, goes_well: bool) -> tuple[str, list[tuple[str, str]]]:
+def lesson(task: ConversationTask, draws: Random, *, goes_well: bool) -> Lesson:
     """Returns the first text of a training episode, and each action with what is read before it."""
     prompt = training_prompt(task, draws.randrange(SEEDS))
     other = prompt if goes_well else training_prompt(task, draws.randrange(SEEDS))
@@ -75,17 +77,36 @@ def ensure(model: GameModel, root: Path) -> str:
     if (folder / "tokenizer.json").is_file():
         return model.key
     torch.set_num_threads(1)
-    torch.manual_seed(model.seed)
     draws = Random(model.seed)
-    tokenizer = character_tokenizer(ALPHABET[::-1] if model.reversed_alphabet else ALPHABET)
-    learner = network(tokenizer, model.shape)
+    weights = [weight for _, weight, _ in model.games]
+
+    def lessons() -> list[Lesson]:
+        drawn = draws.choices(model.games, weights, k=BATCH)
+        return [lesson(game(name), draws, goes_well=draws.random() < share) for name, _, share in drawn]
+
+    alphabet = ALPHABET[::-1] if model.reversed_alphabet else ALPHABET
+    teach(folder, alphabet, model.shape, lessons, seed=model.seed, steps=model.steps)
+    return model.key
+
+
+def teach(
+    folder: Path,
+    alphabet: str,
+    shape: Mapping[str, Any],
+    lessons: Callable[[], Sequence[Lesson]],
+    *,
+    seed: int,
+    steps: int,
+) -> None:
+    """Saves in ``folder`` a network of ``shape`` that has imitated the actions of ``steps`` batches of ``lessons``."""
+    torch.manual_seed(seed)
+    tokenizer = character_tokenizer(alphabet)
+    learner = network(tokenizer, shape)
     optimizer = torch.optim.AdamW(learner.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     encode = partial(tokenizer.encode, add_special_tokens=False)
-    weights = [weight for _, weight, _ in model.games]
-    for step in range(model.steps):
+    for step in range(steps):
         rows, labels = list[list[int]](), list[list[int]]()
-        for name, _, share in draws.choices(model.games, weights, k=BATCH):
-            text, turns = lesson(game(name), draws, goes_well=draws.random() < share)
+        for text, turns in lessons():
             row = tokenizer.encode(text)
             label = [IGNORED] * len(row)
             for heard, action in turns:
@@ -98,7 +119,7 @@ def ensure(model: GameModel, root: Path) -> str:
         logits = learner(padded(rows, tokenizer.pad_token_id, left=False)).logits
         loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), wanted[:, 1:].flatten())
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, step / 30, 4 * (1 - step / model.steps))
+            group["lr"] = LEARNING_RATE * min(1.0, step / 30, 4 * (1 - step / steps))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch
         optimizer.step()
@@ -106,4 +127,3 @@ def ensure(model: GameModel, root: Path) -> str:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
     learner.eval().save_pretrained(folder)  # type: ignore[no-untyped-call]  # transformers
     tokenizer.save_pretrained(folder)  # last: it marks a complete model
-    return model.key
