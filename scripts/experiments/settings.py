@@ -60,7 +60,10 @@ CONDITIONS: Final = tuple(
 
 
 def plan(condition: Condition, seed: int, rounds: int) -> TunedPlan:
-    model, rule = RULES[condition.name]
+    return tuned_plan(condition, seed, rounds, *RULES[condition.name])
+
+
+def tuned_plan(condition: Condition, seed: int, rounds: int, model: str, rule: Rule) -> TunedPlan:
     nodes = {model: f"builtin:{model}"}
     rounds = rounds // 2 if rule.kind == "arms" else rounds  # of both arms together as many as elsewhere
     found = run_plan("settings", condition, seed, rounds, nodes=nodes, tasks=TASKS, measuring=MEASURING)
@@ -87,10 +90,19 @@ def best_fixed(results: Results, model: str, rounds: int) -> tuple[str, Estimate
 
 def success_at(run: TunedResult, rounds: float) -> float:
     """Returns success after so many rounds, between two measurements along the straight line."""
-    points = [(m.round, statistics.fmean(m.sampled.values())) for m in run.nodes[0].measurements]
+    return _between([m.round for m in run.nodes[0].measurements], run, rounds)
+
+
+def success_in(run: TunedResult, seconds: float) -> float:
+    """Returns the same after so many processor seconds of rounds; that at the end where the run took fewer."""
+    return _between(run.cpu_at, run, seconds)
+
+
+def _between(at: Sequence[float], run: TunedResult, wanted: float) -> float:
+    points = list(zip(at, (statistics.fmean(m.sampled.values()) for m in run.nodes[0].measurements), strict=True))
     for (before, low), (after, high) in pairwise(points):
-        if rounds <= after:
-            return low + (high - low) * (rounds - before) / (after - before)
+        if wanted <= after:
+            return low + (high - low) * (wanted - before) / (after - before)
     return points[-1][1]
 
 
