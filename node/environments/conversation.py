@@ -37,10 +37,6 @@ class Replayed:
     done: bool  # the environment ended it
 
     @property
-    def observation(self) -> object:
-        return self.observations[-1]
-
-    @property
     def reward(self) -> object:
         return self.rewards[-1]
 

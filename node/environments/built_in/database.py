@@ -1,6 +1,6 @@
 """Questions to a database: the model writes SQL, reads what it returns, and then answers.
 
-SQLite in memory, made from the seed for each query. An action that begins with "answer:" ends the episode; its
+SQLite in memory, made from the seed and copied for each query. An action that begins with "answer:" ends the episode; its
 reward is 1 for the right answer, otherwise 0. Any other action is one query, written by a model, which may be hostile:
 
 - The authorizer allows reading the tables, and the functions of ``FUNCTIONS``. So there is no write, no PRAGMA, no
@@ -132,6 +132,7 @@ class Asking:
         self, people: list[tuple[str, str, int]], orders: list[tuple[str, str, int, int]], draws: random.Random
     ) -> None:
         self._people, self._orders = people, orders
+        self._tables = _tables(people, orders)
         self.question, self.query = self._drawn(draws)
         self._reward, self._looks = 0.0, 0
 
@@ -197,12 +198,8 @@ class Asking:
 
     def _rows(self, query: str) -> list[str]:
         """Returns the first rows, one more than are shown, as lines."""
-        with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-            connection.execute("CREATE TABLE people (name TEXT, city TEXT, age INTEGER)")
-            connection.executemany("INSERT INTO people VALUES (?, ?, ?)", self._people)
-            if self._orders:
-                connection.execute("CREATE TABLE orders (buyer TEXT, good TEXT, pieces INTEGER, price INTEGER)")
-                connection.executemany("INSERT INTO orders VALUES (?, ?, ?, ?)", self._orders)
+        with closing(_in_memory()) as connection:
+            connection.deserialize(self._tables)
             for limit, value in _LIMITS.items():
                 connection.setlimit(limit, value)
             self._looks = 0
@@ -214,6 +211,21 @@ class Asking:
     def _is_too_long(self) -> bool:
         self._looks += 1
         return self._looks > MOST_OPERATIONS // OPERATIONS_A_LOOK
+
+
+def _in_memory() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", isolation_level=None)
+
+
+def _tables(people: list[tuple[str, str, int]], orders: list[tuple[str, str, int, int]]) -> bytes:
+    """Returns the database as SQLite writes it to a file."""
+    with closing(_in_memory()) as connection:
+        connection.execute("CREATE TABLE people (name TEXT, city TEXT, age INTEGER)")
+        connection.executemany("INSERT INTO people VALUES (?, ?, ?)", people)
+        if orders:
+            connection.execute("CREATE TABLE orders (buyer TEXT, good TEXT, pieces INTEGER, price INTEGER)")
+            connection.executemany("INSERT INTO orders VALUES (?, ?, ?, ?)", orders)
+        return connection.serialize()
 
 
 def _allowed(action: int, first: str | None, second: str | None, database: str | None, source: str | None) -> int:
