@@ -24,12 +24,13 @@ class KeyRows:
 
     def __init__(self, run: Run, device: torch.device) -> None:
         self._run, self._device = run, device
+        self._no_rows = torch.zeros((0, 0), dtype=torch.int64, device=device)
         self.release()
 
     def release(self) -> None:
         self._cache: DynamicCache | None = None
         # (rows, slots) 1 where a row has a token
-        self._seen = torch.zeros((0, 0), dtype=torch.int64, device=self._device)
+        self._seen = self._no_rows
 
     @property
     def count(self) -> int:

@@ -68,7 +68,10 @@ def hold_layers(policy: Policy, folder: Path, layers: range, *, ends: bool, fact
             buffer_owner._buffers[name] = buffer.to(policy.device)
     lacking = [n for n, p, held in _held(policy, layers, ends=ends) if held and not p.requires_grad and p.is_meta]
     if lacking:
-        raise ConfigurationError(f"the weights in {folder} lack {lacking[0]}: fetch the model again")
+        raise ConfigurationError(
+            f"the weights in {folder} lack {lacking[0]}, or have it under another name, as models of older types do: "
+            "these cannot be divided among machines; set policy.stages = 0, or choose another policy.model"
+        )
 
 
 def held_bytes(policy: Policy) -> int:

@@ -57,15 +57,16 @@ class StagedNetwork(Network):
     _micro_batches: count[int] = field(default_factory=count)
 
     @classmethod
-    def around(cls, whole: Network, own_layers: int, stages: Stages) -> StagedNetwork:
-        """Returns the network of an owner of the first ``own_layers``; ``whole`` is that of its model."""
+    def around(cls, whole: Network, own_layers: int, stages: Stages, at_once: int) -> StagedNetwork:
+        """Returns the network of an owner of the first ``own_layers``; ``whole`` is that of its model. At most
+        ``at_once`` micro-batches are under way."""
         given = {each.name: getattr(whole, each.name) for each in fields(Network)}
         return cls(
             **given | {"layers": (), "by_lengths": False},
             stages=stages,
             run=PartPass(part_of(whole.body, range(own_layers))),
             last_norm=getattr(whole.body, last_norm_name(whole.body)),
-            at_once=2 * len(stages.places) + 1,
+            at_once=at_once,
         )
 
     def last_hidden(self, passes: PassSettings, cache: PassCache, **inputs: Tensor | None) -> Tensor:
@@ -111,11 +112,13 @@ class StagedNetwork(Network):
         todo = iter(enumerate(items))
         turns = Turns(min(self.at_once, len(items)))
 
+        def work_off() -> None:
+            for index, item in todo:
+                results[index] = work(item)
+
         def run(thread: int) -> None:
             self._under.turns, self._under.thread = turns, thread
-            with turns.taking_part(thread):
-                for index, item in todo:
-                    results[index] = work(item)
+            turns.run(thread, work_off)
 
         threads = [
             threading.Thread(target=run, args=(number,), name=f"micro-batch {number}")

@@ -17,12 +17,16 @@ class StagedPolicy(Policy):
 
     own_layers: int = field(kw_only=True)
     stages: Stages = field(kw_only=True)
+    at_once: int = field(kw_only=True)  # micro-batches that are under way
 
     @classmethod
-    def of(cls, policy: Policy, own_layers: int, stages: Stages) -> StagedPolicy:
+    def of(cls, policy: Policy, own_layers: int, stages: Stages, at_once: int) -> StagedPolicy:
         """``policy`` holds its first ``own_layers``, with what comes before and after the layers, and all factors."""
         return cls(
-            **{each.name: getattr(policy, each.name) for each in fields(Policy)}, own_layers=own_layers, stages=stages
+            **{each.name: getattr(policy, each.name) for each in fields(Policy)},
+            own_layers=own_layers,
+            stages=stages,
+            at_once=at_once,
         )
 
     def decoder(self) -> StagedDecoder:
@@ -35,4 +39,6 @@ class StagedPolicy(Policy):
 def network_of(policy: Policy) -> Network:
     """Returns the network that the learner's pass runs for ``policy``."""
     whole = Network.of(policy.model, policy.tokens.vocabulary)
-    return StagedNetwork.around(whole, policy.own_layers, policy.stages) if isinstance(policy, StagedPolicy) else whole
+    if not isinstance(policy, StagedPolicy):
+        return whole
+    return StagedNetwork.around(whole, policy.own_layers, policy.stages, policy.at_once)

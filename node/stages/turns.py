@@ -26,14 +26,14 @@ class Turns:
         self._gone_back: Counter[int] = Counter()  # by machine: how many have had their turn there
         self.failure: BaseException | None = None
 
-    @contextmanager
-    def taking_part(self, thread: int) -> Iterator[None]:
-        """Within the context ``thread`` computes, but for what is within ``waiting``. What it raises ends all."""
+    def run(self, thread: int, work: Callable[[], None]) -> None:
+        """Runs ``work`` on the calling thread, which computes but for what is within ``waiting``. What it raises ends
+        all, and is their ``failure``."""
         try:
             self._wait_for(lambda: self._ring[0] == thread)
-            yield
+            work()
         except TurnsEnded:
-            return
+            pass
         except BaseException as error:  # noqa: BLE001 - whoever waits for the threads raises it
             with self._changed:
                 self.failure = self.failure or error

@@ -53,6 +53,11 @@ class StageWorker:
         """Of weights and factors."""
         return held_bytes(self.policy)
 
+    @property
+    def cache_bytes(self) -> int:
+        """Of keys and values of the rows that are sampled."""
+        return self._rows.nbytes if self.layers else 0
+
     def hold(self, layers: range) -> None:
         if layers.step != 1 or not 0 <= layers.start < layers.stop <= self.layers_in_all:
             raise MalformedError(f"layers {layers.start} to {layers.stop} of {self.layers_in_all}")
