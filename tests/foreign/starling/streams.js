@@ -27,7 +27,7 @@ const documents = struct(
 )
 const version = int(0, 65_535)
 const lendAnswer = union({
-  terms: struct(str(512), int(0, 65_536), bool, name, hash16), refused: struct(name, str(512))
+  terms: struct(str(512), int(0, 65_536), bool, name, hash16, withDefault(bool, false)), refused: struct(name, str(512))
 })
 const membersQuestion = struct(bin(0, 131_072), counter, counter)
 const letterState = oneOf('waiting', 'taken', 'expired', 'unknown', 'full')
