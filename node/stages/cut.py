@@ -1,0 +1,63 @@
+"""A part of a transformer's body: the same modules with fewer layers, which take hidden states in place of tokens.
+
+The bodies of transformers' causal models make masks and rotations themselves, from positions, and run the layers that
+they have. So a part is the same body with some of the layers and without the last norm.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import ExitStack
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from node.learner.objective.network.prompt_cache import PassCache
+from node.learner.objective.network.recomputation import recomputed_layers
+from protocol.errors import ConfigurationError
+
+LAST_NORMS: Final = ("norm", "final_layer_norm")  # what follows the last layer, in transformers' bodies
+
+
+def part_of(body: torch.nn.Module, layers: range) -> torch.nn.Module:
+    """Returns ``body`` with ``layers`` alone, and without last norm. Its modules are the same, not copies; a layer that
+    attends within a window still does."""
+    part: Any = copy.copy(body)
+    part._modules = dict(part._modules)
+    part.config = copy.copy(part.config)
+    part.config.num_hidden_layers = len(layers)
+    if getattr(part.config, "layer_types", None) is not None:
+        part.config.layer_types = part.config.layer_types[layers.start : layers.stop]
+    part.layers = torch.nn.ModuleList(list(part.layers)[layers.start : layers.stop])
+    setattr(part, last_norm_name(body), torch.nn.Identity())
+    return part  # type: ignore[no-any-return]
+
+
+def last_norm_name(body: torch.nn.Module) -> str:
+    """Raises ``ConfigurationError`` for a body that cannot be cut."""
+    for name in LAST_NORMS:
+        if isinstance(getattr(body, name, None), torch.nn.Module):
+            return name
+    raise ConfigurationError(
+        f"{type(body).__name__} ends in no norm that is known here, so its layers cannot be divided among machines: "
+        "set policy.stages = 0, or choose another policy.model"
+    )
+
+
+class PartPass:
+    """Runs a part in the learner's pass."""
+
+    def __init__(self, part: torch.nn.Module) -> None:
+        self.part = part
+        self._layers = [module for module in part.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+    def __call__(self, cache: PassCache, recompute: bool, chunk_tokens: int | None, **given: Tensor | None) -> Tensor:
+        """Returns the hidden states (B, T, D) that leave the last of the layers; ``recompute`` and ``chunk_tokens`` as
+        in ``PassSettings``."""
+        with ExitStack() as stack:
+            if recompute:
+                stack.enter_context(recomputed_layers(self._layers, cache, chunk_tokens))
+            hidden: Tensor = self.part(**given, past_key_values=cache, use_cache=True).last_hidden_state
+        return hidden
