@@ -17,11 +17,8 @@ from typing import Final
 from torch import Tensor
 
 from node.engines.process.channel import Channel
-from node.fit.stages.plan import Pace
 from node.policy.device_faults import detail_of, is_out_of_memory
-from node.stages.hosted_stage import HostedStage
-from node.stages.link import Call, Inputs
-from node.stages.request_order import RequestOrder
+from node.stages.link import Call, Inputs, StageLink
 from node.stages.tensor_frames import receive_message, send_message, shape_of
 from protocol import limits
 from protocol.errors import ConfigurationError, MalformedError, OversizedError, TransportError, VersionError
@@ -37,24 +34,22 @@ Received = tuple[StageRequest, list[Tensor]]
 
 
 class StageSession:
-    """One owner's use of a stage, from its hello on. ``usable_bytes``: what this machine may fill. ``told`` hears of
-    the layers that are held from now on, as (first, last)."""
+    """One owner's use of a stage, from its hello on. ``stage`` raises ``MalformedError`` for what cannot follow what it
+    was asked before, ``ConfigurationError`` where it cannot read its layers, and that memory has run out; then the next
+    session may ask it for anything. ``told`` hears of every request that was carried out and of every beat."""
 
     def __init__(
         self,
-        stage: HostedStage,
+        stage: StageLink,
         channel: Channel,
+        welcome: messages.StageWelcome,
         *,
-        usable_bytes: int,
-        pace: Pace,
-        told: Callable[[int, int], None] = lambda first, last: None,
+        told: Callable[[StageRequest | messages.StageBeat], None] = lambda what: None,
         beat_seconds: float = BEAT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stage, self._channel, self._told = stage, channel, told
-        self._usable_bytes, self._pace = usable_bytes, pace
-        self._beat_seconds, self._clock = beat_seconds, clock
-        self._order = RequestOrder(stage.layers, stage.width, stage.dtype, stage.context)
+        self._welcome, self._beat_seconds, self._clock = welcome, beat_seconds, clock
         self._requests = _Requests()
         self._sending = threading.Lock()
         self._ended = threading.Event()
@@ -95,19 +90,7 @@ class StageSession:
         if not isinstance(request, messages.StageHello):
             raise MalformedError("the first request must be a hello")
         messages.check_stage_version(request)
-        stage = self._stage
-        self._send(
-            messages.StageWelcome(
-                messages.STAGE_MAJOR,
-                messages.STAGE_MINOR,
-                stage.family,
-                stage.layers,
-                stage.width,
-                self._usable_bytes,
-                self._pace.flops,
-                self._pace.bytes_a_second,
-            )
-        )
+        self._send(self._welcome)
 
     def _read(self) -> None:
         try:
@@ -119,8 +102,10 @@ class StageSession:
 
     def _beat(self) -> None:
         while not self._ended.wait(self._beat_seconds):
+            beat = messages.StageBeat(self.computed_seconds, self.computed_tokens)
+            self._told(beat)
             try:
-                self._send(messages.StageBeat(self.computed_seconds, self.computed_tokens))
+                self._send(beat)
             except TransportError as error:
                 self._requests.put(error)
                 return
@@ -136,10 +121,10 @@ class StageSession:
             log.info("the owner is gone: %s", error)
 
     def _answer(self, request: StageRequest, tensors: list[Tensor]) -> tuple[StageAnswer, list[Tensor]]:
-        self._order.check(request, tensors)
         began = self._clock()
         answer, found = self._carried_out(request, tensors)
         self.computed_seconds += self._clock() - began
+        self._told(request)
         return answer, found
 
     def _carried_out(self, request: StageRequest, tensors: list[Tensor]) -> tuple[StageAnswer, list[Tensor]]:
@@ -147,8 +132,6 @@ class StageSession:
         match request:
             case messages.HoldLayers(first=first, last=last):
                 stage.hold(range(first, last))
-                self._order.holds(dict(stage.factors()))
-                self._told(first, last)
             case messages.LoadFactors(names=names):
                 stage.load(dict(zip(names, tensors, strict=True)))
             case messages.PassForward():
@@ -173,6 +156,8 @@ class StageSession:
                 return self._tensor(stage.step(tensors[0]), forward=True)
             case messages.ReleaseRows():
                 stage.release()
+            case messages.StageHello():
+                raise MalformedError("a second hello")
         return done
 
     def _tensor(self, result: Tensor, *, forward: bool = False) -> tuple[StageAnswer, list[Tensor]]:

@@ -10,7 +10,7 @@ owner is who was dialled. After the terms the donor sends only answers of the en
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
@@ -47,7 +47,7 @@ class LendTerms(Struct, frozen=True, array_like=True, tag="terms"):
     four_bit: bool
     chat: Name  # whether prompts are written by the tokenizer's chat template: "auto", "on", "off"
     family: Hash16
-    layers: bool = False  # it is to hold some of its layers, and to answer what the owner asks of these
+    layers: Literal["", "float32", "bfloat16"] = ""  # the dtype in which it holds some of them; empty: it generates
 
 
 class LendRefused(Struct, frozen=True, array_like=True, tag="refused"):

@@ -27,6 +27,13 @@ STAGE_MINOR: Final = 0
 BEAT_SECONDS: Final = 5.0
 ELEMENT_BYTES: Final = {"float32": 4, "bfloat16": 2, "int64": 8, "bool": 1}
 
+_BESIDE: Final = {
+    "mask": "bool",
+    "positions": "int64",
+    "prompt_of": "int64",
+    "padding": "int64",
+}  # all others are numbers
+
 _Layer = Annotated[int, Meta(ge=0, le=limits.STAGE_LAYERS)]
 _Rows = Annotated[tuple[Annotated[int, Meta(ge=0, lt=limits.STAGE_ROWS)], ...], Meta(max_length=limits.STAGE_ROWS)]
 _Names = Annotated[
@@ -242,4 +249,12 @@ def _decoded(raw: bytes, kinds: Any) -> Any:
         case LoadFactors(names=names, factors=tensors) | StageGradients(names=names, gradients=tensors):
             if len(names) != len(tensors) or len(set(names)) != len(names):
                 raise MalformedError(f"{len(tensors)} tensors and {len(set(names))} different names for them")
+            if any(each.dtype != "float32" for each in tensors):
+                raise MalformedError("factors and their gradients are float32")
+        case _:
+            for name in message.__struct_fields__:
+                found = getattr(message, name)
+                wanted = (_BESIDE[name],) if name in _BESIDE else ("float32", "bfloat16")
+                if isinstance(found, TensorShape) and found.dtype not in wanted:
+                    raise MalformedError(f"{name} in {found.dtype}; it is {' or '.join(wanted)}")
     return message

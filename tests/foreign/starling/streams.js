@@ -19,7 +19,7 @@ const averaging = union({
 })
 const reasons = ['damaged', 'version', 'wrong_swarm', 'wrong_key', 'clock', 'not_yet_valid', 'expired', 'revoked',
   'needs_owner', 'taken', 'full', 'outdated', 'wrong_psk', 'no_member']
-const greeting = struct(hash16, time, document, counter, counter, withDefault(bool, false))
+const greeting = struct(hash16, time, document, counter, counter, withDefault(oneOf('', 'float32', 'bfloat16'), ''))
 const refusal = struct(oneOf(...reasons), time, withDefault(revocations, nothing))
 const documents = struct(
   withDefault(bin(0, 262_144), nothing), withDefault(revocations, nothing), withDefault(document, nothing),

@@ -13,14 +13,16 @@ import torch
 from torch import Tensor
 
 from node.engines.process.channel import SocketChannel
-from node.fit.stages.plan import Pace
 from node.stages.link import Call, Inputs
 from node.stages.remote_stage import RemoteStage, StageExpected, StagePatience
 from node.stages.serving import StageSession
-from protocol.errors import ConfigurationError
+from protocol.errors import ConfigurationError, MalformedError
+from protocol.streams import stage_messages as messages
+from protocol.streams.stage_messages import StageRequest
 
 FAMILY = bytes(range(16))
-LAYERS, WIDTH, CONTEXT = 6, 8, 64
+LAYERS, WIDTH = 6, 8
+WELCOME = messages.StageWelcome(1, 0, FAMILY, LAYERS, WIDTH, 10**9, 1e9, 2e9)
 EXPECTED = StageExpected(FAMILY, LAYERS, WIDTH, torch.float32)
 QUICK = StagePatience(start=20.0, silence=20.0, answer=20.0)
 
@@ -28,8 +30,6 @@ QUICK = StagePatience(start=20.0, silence=20.0, answer=20.0)
 class LinearStage:
     """A layer adds ``hidden @ A @ B`` to what enters it. Rows of a prompt also get the prompt's sum, and a row that is
     sampled the sum of what it read before."""
-
-    family, layers, width, dtype, context = FAMILY, LAYERS, WIDTH, torch.float32, CONTEXT
 
     def __init__(self) -> None:
         self.held = range(0)
@@ -73,6 +73,8 @@ class LinearStage:
         return left.detach()
 
     def backward(self, call: Call, gradient: Tensor) -> Tensor:
+        if call not in self._calls:
+            raise MalformedError(f"{call} is not under way")
         entered, left = self._calls.pop(call)
         left.backward(gradient)  # type: ignore[no-untyped-call]
         assert entered.grad is not None
@@ -128,13 +130,12 @@ class StageHere:
     def __init__(self, channel_of: Any = SocketChannel, beat_seconds: float = 0.05) -> None:
         ours, self._theirs = socket.socketpair()
         self.channel = SocketChannel(ours)
-        self.stage, self.told, self.raised = LinearStage(), list[tuple[int, int]](), list[Exception]()
+        self.stage, self.told, self.raised = LinearStage(), list[StageRequest | messages.StageBeat](), list[Exception]()
         self.session = StageSession(
             self.stage,
             channel_of(self._theirs),
-            usable_bytes=10**9,
-            pace=Pace(1e9, 2e9),
-            told=lambda first, last: self.told.append((first, last)),
+            WELCOME,
+            told=self.told.append,
             beat_seconds=beat_seconds,
         )
         self.thread = threading.Thread(target=self._serve, daemon=True)

@@ -19,7 +19,7 @@ from node.stages.tensor_frames import receive_message, send_message, shape_of
 from protocol import limits
 from protocol.errors import StageLostError, UnreachableError
 from protocol.streams import stage_messages as messages
-from tests.node.stages.linear_stage import EXPECTED, FAMILY, QUICK, WIDTH, LinearStage, factors_of, ready, stage_here
+from tests.node.stages.linear_stage import EXPECTED, QUICK, WELCOME, WIDTH, LinearStage, ready, stage_here
 
 
 class Listening(RemoteStage):
@@ -71,7 +71,7 @@ def test_every_request_gives_bit_for_bit_what_the_stage_gives_in_process() -> No
         for work in (learnt, sampled, learnt):
             for one, other in zip(work(link), work(alone), strict=True):  # type: ignore[arg-type]  # has more than a link
                 assert torch.equal(one, other)
-        assert here.told == [(1, 4)] and link.held == range(1, 4)
+        assert messages.HoldLayers(1, 4) in here.told and link.held == range(1, 4)
         link.forward(Call(9, 0), hidden(2, 4), Inputs(), True)
         link.forget()
         assert link.gradients() == {}
@@ -190,51 +190,13 @@ def test_a_bug_of_the_stage_ends_its_session_with_the_error_itself() -> None:
         assert [type(each) for each in here.raised] == [AssertionError]
 
 
-ROWS = Inputs(prompt_of=torch.zeros(1, dtype=torch.int64), prompt_columns=4)
 FALSE: dict[str, Any] = {
-    "layers that the model lacks": lambda link: link.hold(range(3, 7)),
-    "no layers": lambda link: link.hold(range(3, 3)),
-    "factors of other layers": lambda link: link.load(factors_of(range(2, 4))),
-    "factors of another dtype": lambda link: link.load(
-        {name: each.bfloat16() for name, each in factors_of(range(1, 4)).items()}
-    ),
-    "another width": lambda link: link.forward(Call(0, 0), torch.ones(1, 2, 9), Inputs(), True),
-    "another dtype": lambda link: link.forward(Call(0, 0), hidden(1, 2).bfloat16(), Inputs(), True),
+    "a call that is not under way": lambda link: link.backward(Call(0, 0), hidden(1, 4)),
     "a number that is not finite": lambda link: link.forward(Call(0, 0), hidden(1, 2) / 0, Inputs(), True),
-    "rows without prompts": lambda link: link.forward(Call(0, 1), hidden(1, 2), ROWS, True),
-    "rows of another prompt": lambda link: (
-        link.forward(Call(0, 0), hidden(1, 4), Inputs(), True),
-        link.forward(Call(0, 1), hidden(1, 2), replace(ROWS, prompt_of=torch.ones(1, dtype=torch.int64)), True),
-    ),
-    "prompts of more columns": lambda link: (
-        link.forward(Call(0, 0), hidden(1, 3), Inputs(), True),
-        link.forward(Call(0, 1), hidden(1, 2), ROWS, True),
-    ),
-    "a mask of another shape": lambda link: link.forward(
-        Call(0, 0), hidden(1, 4), Inputs(torch.ones(1, 5, dtype=torch.bool)), True
-    ),
-    "positions beyond the context": lambda link: link.forward(
-        Call(0, 0), hidden(1, 2), Inputs(positions=torch.tensor([[0, 64]])), True
-    ),
-    "a call twice": lambda link: [link.forward(Call(0, 0), hidden(1, 4), Inputs(), True) for _ in range(2)],
-    "back without forward": lambda link: link.backward(Call(0, 0), hidden(1, 4)),
-    "back in another shape": lambda link: (
-        link.forward(Call(0, 0), hidden(1, 4), Inputs(), True),
-        link.backward(Call(0, 0), hidden(1, 3)),
-    ),
-    "the prompts back before their rows": lambda link: (
-        link.forward(Call(0, 0), hidden(1, 4), Inputs(), True),
-        link.forward(Call(0, 1), hidden(1, 2), ROWS, True),
-        link.backward(Call(0, 0), hidden(1, 4)),
-    ),
-    "factors while a call is under way": lambda link: (
-        link.forward(Call(0, 0), hidden(1, 4), Inputs(), True),
-        link.load(factors_of(range(1, 4))),
-    ),
-    "padding over all of a prompt": lambda link: link.prefill(hidden(1, 4), torch.tensor([4])),
-    "a row of no prompt": lambda link: link.join([0]),
-    "a step without rows": lambda link: link.step(hidden(1, 1)),
-    "more rows stay than there are": lambda link: link.leave([], [], 3),
+    "hidden states that are no numbers": lambda link: link.step(torch.ones(1, 1, WIDTH, dtype=torch.int64)),
+    "a mask of numbers": lambda link: link.forward(Call(0, 0), hidden(1, 4), Inputs(torch.ones(1, 4)), True),
+    "factors in another dtype": lambda link: link.load({"1.A": torch.ones(WIDTH, 2).bfloat16()}),
+    "a row beyond all": lambda link: link.join([limits.STAGE_ROWS]),
 }
 
 
@@ -247,19 +209,6 @@ def test_a_request_that_cannot_be_is_refused_and_does_not_bring_the_stage_down(n
             FALSE[name](link)
         here.thread.join()
         assert not here.raised
-
-
-def test_work_before_layers_or_factors_is_refused() -> None:
-    for ask in (lambda link: link.load({}), lambda link: link.begin(), lambda link: link.gradients()):
-        with stage_here() as here:
-            link = here.link()
-            with pytest.raises(StageLostError, match="refused"):
-                ask(link)
-    with stage_here() as here:
-        link = here.link()
-        link.hold(range(1, 3))
-        with pytest.raises(StageLostError, match="refused"):
-            link.forward(Call(0, 0), hidden(1, 2), Inputs(), True)
 
 
 FALSE_ANSWERS = {
@@ -276,7 +225,7 @@ def test_a_false_answer_loses_the_stage(name: str) -> None:
 
     def answer() -> None:
         receive_message(theirs, messages.decode_stage_request, seconds=20.0)
-        send_message(theirs, messages.StageWelcome(1, 0, FAMILY, 6, WIDTH, 1, 1.0, 1.0), [], seconds=20.0)
+        send_message(theirs, WELCOME, [], seconds=20.0)
         receive_message(theirs, messages.decode_stage_request, seconds=20.0)
         send_message(theirs, *FALSE_ANSWERS[name], seconds=20.0)
 
