@@ -4,7 +4,8 @@
 
 Each is one frame of ``protocol.streams.framing``. The tensors that a message describes follow it, one after the other
 in the order of its fields, as frames of their bare bytes (little-endian, the last dimension first): each of
-``STAGE_PART_BYTES``, the last one of a tensor shorter. A tensor without elements has none. ``docs/protocol.md`` specifies when a stage refuses what.
+``STAGE_PART_BYTES``, the last one of a tensor shorter. A tensor without elements has none. ``docs/protocol.md``
+specifies when a stage refuses what.
 """
 
 from __future__ import annotations

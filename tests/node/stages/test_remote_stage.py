@@ -95,19 +95,23 @@ def test_requests_of_several_threads_wait_for_the_stage_and_each_gets_its_own_an
             assert torch.equal(each.result(), alone.forward(Call(number, 0), hidden(1, 3, seed=number), Inputs(), True))
 
 
-@pytest.mark.parametrize("size_bytes", [1, limits.STAGE_PART_BYTES, limits.STAGE_PART_BYTES + 3])
-def test_tensors_of_any_dtype_and_length_arrive_as_they_were(size_bytes: int) -> None:
+@pytest.mark.parametrize("tokens", [1, limits.STAGE_PART_BYTES, limits.STAGE_PART_BYTES + 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tensors_of_any_dtype_and_length_arrive_as_they_were(tokens: int, dtype: torch.dtype) -> None:
     one, other = (SocketChannel(each) for each in socket.socketpair())
-    parts = {dtype: torch.ones(size_bytes).to(dtype) for dtype in (torch.float32, torch.bfloat16)}
-    sent = [*parts.values(), torch.zeros(0, 4)]
-    message = messages.LoadFactors(("a", "b", "c"), tuple(map(shape_of, sent)))
+    sent = [
+        torch.linspace(-3, 3, tokens).reshape(1, tokens, 1).to(dtype),
+        torch.arange(tokens)[None] % 3 == 0,
+        torch.arange(tokens)[None],
+        torch.zeros(0, dtype=torch.int64),
+    ]
+    message = messages.PassForward(1, 1, True, False, None, 0, *map(shape_of, sent))
     with ThreadPoolExecutor(1) as thread:
         counted = thread.submit(send_message, one, message, sent, seconds=20.0)
         found, tensors, received = receive_message(other, messages.decode_stage_request, seconds=20.0)
         assert found == message and counted.result() == received
-    assert [(each.dtype, tuple(each.shape)) for each in tensors] == [(each.dtype, tuple(each.shape)) for each in sent]
-    assert all(torch.equal(*pair) for pair in zip(sent, tensors, strict=True))
     one.close(), other.close()
+    assert all(torch.equal(*pair) and pair[0].dtype == pair[1].dtype for pair in zip(sent, tensors, strict=True))
 
 
 def test_a_stage_that_dies_is_lost_to_every_call_that_waits_and_to_all_that_come() -> None:
