@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,6 +44,9 @@ class StageExpected:
     dtype: torch.dtype  # of hidden states
 
 
+USUAL_PATIENCE: Final = StagePatience()
+
+
 class _Waiting:
     """A request whose answer has not come."""
 
@@ -63,7 +66,7 @@ class RemoteStage:
         self,
         channel: Channel,
         expected: StageExpected,
-        patience: StagePatience = StagePatience(),
+        patience: StagePatience = USUAL_PATIENCE,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

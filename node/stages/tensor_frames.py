@@ -40,7 +40,7 @@ def send_message(
     sent = _send_frame(channel, msgspec.msgpack.encode(message), seconds)
     for tensor in tensors:
         flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-        content = memoryview(flat.view(torch.uint8).numpy())
+        content = flat.view(torch.uint8).numpy().data
         for at in range(0, len(content), limits.STAGE_PART_BYTES):
             sent += _send_frame(channel, bytes(content[at : at + limits.STAGE_PART_BYTES]), seconds)
     return sent

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Final
 
@@ -146,11 +147,11 @@ class _Way:
         """Returns how many layers each machine has room for, the owner's first."""
         return [
             _most(self.sizes.layers, lambda layers: self.owner_excess(layers) <= 0),
-            *(
-                _most(self.sizes.layers, lambda layers, of=machine: self.stage_bytes(layers, 1) <= of.usable_bytes)
-                for machine in self.machines
-            ),
+            *(_most(self.sizes.layers, partial(self._stage_fits, machine)) for machine in self.machines),
         ]
+
+    def _stage_fits(self, machine: StageMachine, layers: int) -> bool:
+        return self.stage_bytes(layers, 1) <= machine.usable_bytes
 
     def missing_bytes(self, most: Sequence[int]) -> int:
         """Returns how much more memory it takes in all, at the least."""

@@ -76,7 +76,7 @@ class LinearStage:
         if call not in self._calls:
             raise MalformedError(f"{call} is not under way")
         entered, left = self._calls.pop(call)
-        left.backward(gradient)  # type: ignore[no-untyped-call]
+        left.backward(gradient)
         assert entered.grad is not None
         return entered.grad
 

@@ -19,6 +19,7 @@ from node.stages.tensor_frames import receive_message, send_message, shape_of
 from protocol import limits
 from protocol.errors import StageLostError, UnreachableError
 from protocol.streams import stage_messages as messages
+from protocol.streams.stage_messages import StageAnswer
 from tests.node.stages.linear_stage import EXPECTED, QUICK, WELCOME, WIDTH, LinearStage, ready, stage_here
 
 
@@ -69,7 +70,7 @@ def test_every_request_gives_bit_for_bit_what_the_stage_gives_in_process() -> No
         assert (link.facts.memory_bytes, link.facts.flops_a_second, link.pace.bytes_a_second) == (10**9, 1e9, 2e9)
         ready(link)
         for work in (learnt, sampled, learnt):
-            for one, other in zip(work(link), work(alone), strict=True):  # type: ignore[arg-type]  # has more than a link
+            for one, other in zip(work(link), work(alone), strict=True):
                 assert torch.equal(one, other)
         assert messages.HoldLayers(1, 4) in here.told and link.held == range(1, 4)
         link.forward(Call(9, 0), hidden(2, 4), Inputs(), True)
@@ -110,7 +111,8 @@ def test_tensors_of_any_dtype_and_length_arrive_as_they_were(tokens: int, dtype:
         counted = thread.submit(send_message, one, message, sent, seconds=20.0)
         found, tensors, received = receive_message(other, messages.decode_stage_request, seconds=20.0)
         assert found == message and counted.result() == received
-    one.close(), other.close()
+    one.close()
+    other.close()
     assert all(torch.equal(*pair) and pair[0].dtype == pair[1].dtype for pair in zip(sent, tensors, strict=True))
 
 
@@ -215,7 +217,7 @@ def test_a_request_that_cannot_be_is_refused_and_does_not_bring_the_stage_down(n
         assert not here.raised
 
 
-FALSE_ANSWERS = {
+FALSE_ANSWERS: dict[str, tuple[StageAnswer, list[Tensor]]] = {
     "of another shape": (messages.StageTensor(shape_of(hidden(1, 2))), [hidden(1, 2)]),
     "of another dtype": (messages.StageTensor(shape_of(hidden(1, 3).bfloat16())), [hidden(1, 3).bfloat16()]),
     "that is not finite": (messages.StageTensor(shape_of(hidden(1, 3))), [hidden(1, 3) / 0]),
