@@ -23,8 +23,15 @@ class LendingLines:
             case "ready":
                 self._say(f"Donor {fields['peer']}. It trains nothing and holds no data; Ctrl-C ends it.")
             case "lending":
-                model = printable(fields["model"], 200)
-                self._say(f"Lending the engine with {model} to {printable(fields['owner'])}.")
+                model, owner = printable(fields["model"], 200), printable(fields["owner"])
+                lent = "layers of" if fields["layers"] else "the engine with"
+                self._say(f"Lending {lent} {model} to {owner}.")
+            case "holding":
+                which = f"layers {fields['first'] + 1} to {fields['last']} of {fields['layers']}"
+                self._say(f"Holding {which}, {size(fields['bytes'])}.")
+            case "computed":
+                rate = fields["tokens"] / fields["seconds"] if fields["seconds"] else 0.0
+                self._say(f"Computed {counted(fields['tokens'], 'token')} in {fields['seconds']:.1f} s: {rate:,.0f}/s.")
             case "waiting":
                 self._say(f"Not lending now, trying again: {one_line(fields['because'], 600)}")
             case "left":

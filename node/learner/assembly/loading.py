@@ -18,7 +18,7 @@ from typing import Any
 from node.averaging.rules import rule_of
 from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints
-from node.configuration import DEFAULT_STORE_BYTES, Config, chosen, devices_faults
+from node.configuration import DEFAULT_STORE_BYTES, Config, chosen, devices_faults, stages_faults
 from node.engines.backends import EngineParts, engine_of
 from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
@@ -101,7 +101,7 @@ def assembled(
         report(Loading(time_seconds=time.time(), what=what, seconds=time.monotonic() - began))
 
     home = Home(path)
-    for fault in devices_faults(config):
+    for fault in (*devices_faults(config), *stages_faults(config)):
         raise ConfigurationError(f"{fault.key} {fault.found}: {fault.remedy}")
     loading("tasks")
     tasks = load_tasks(config.tasks)
