@@ -13,6 +13,8 @@ from typing import Protocol
 from msgspec import Struct
 from torch import Tensor
 
+from node.fit.stages.plan import Pace
+
 
 class Call(Struct, frozen=True):
     """One call of the body in the pass of one micro-batch; number 0 is that for its prompts, which comes first. The
@@ -88,13 +90,20 @@ class StageLink(Protocol):
     def close(self) -> None:
         """Ends the connection; the stage may be used again by a new one."""
 
+    @property
+    def sent_bytes(self) -> int:
+        """To the stage, by this link."""
+
+    @property
+    def received_bytes(self) -> int: ...
+
 
 @dataclass(frozen=True, slots=True)
 class StageFacts:
     """What a stage says of itself when it is connected."""
 
     memory_bytes: int  # that its process may take in all
-    flops_a_second: float  # of a product of matrices in the policy's dtype, measured
+    pace: Pace  # in the policy's dtype, measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,8 +81,7 @@ class RemoteStage:
         self.beat = messages.StageBeat(0.0, 0)  # the newest
         self.held = range(0)
         welcome = self._welcomed()
-        self.facts = StageFacts(welcome.memory_bytes, welcome.flops_a_second)
-        self.pace = Pace(welcome.flops_a_second, welcome.bytes_a_second)
+        self.facts = StageFacts(welcome.memory_bytes, Pace(welcome.flops_a_second, welcome.bytes_a_second))
         self._reader = threading.Thread(target=self._read, name="stage", daemon=True)
         self._reader.start()
 
