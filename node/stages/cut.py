@@ -12,8 +12,10 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from node.learner.objective.forward import Network, check_network
 from node.learner.objective.network.prompt_cache import PassCache
 from node.learner.objective.network.recomputation import recomputed_layers
 from protocol.errors import ConfigurationError
@@ -44,6 +46,32 @@ def last_norm_name(body: torch.nn.Module) -> str:
         f"{type(body).__name__} ends in no norm that is known here, so its layers cannot be divided among machines: "
         "set policy.stages = 0, or choose another policy.model"
     )
+
+
+@torch.no_grad()
+def check_cut(model: PreTrainedModel, own_layers: int) -> None:
+    """Compares the first ``own_layers`` in two parts with the same in one, and the learner's pass over them with the
+    model's own, as if it had no others.
+
+    Raises ``ConfigurationError`` for an architecture of which this is not true, or that ``check_network`` refuses.
+    """
+    whole: Any = model.base_model
+    layers, middle = range(own_layers), own_layers // 2
+    alone = part_of(whole, layers)
+    ids = torch.tensor([[(7 * i + 3) % 11 for i in range(12)]], device=model.device)
+    hidden: Tensor = part_of(whole, range(middle))(input_ids=ids, use_cache=False).last_hidden_state
+    hidden = part_of(whole, range(middle, own_layers))(inputs_embeds=hidden, use_cache=False).last_hidden_state
+    expected: Tensor = alone(input_ids=ids, use_cache=False).last_hidden_state
+    if not torch.allclose(hidden, expected, rtol=1e-2, atol=1e-2 * float(expected.abs().max())):
+        raise ConfigurationError(
+            f"{type(whole).__name__} computes something else in two parts than in one, so its layers cannot be divided "
+            "among machines: set policy.stages = 0, or choose another policy.model"
+        )
+    setattr(alone, last_norm_name(whole), getattr(whole, last_norm_name(whole)))
+    shorter: Any = copy.copy(model)
+    shorter._modules = dict(shorter._modules)
+    setattr(shorter, model.base_model_prefix, alone)
+    check_network(shorter, Network.of(shorter), recompute=True)
 
 
 class PartPass:

@@ -90,10 +90,12 @@ class StageLink(Protocol):
     def close(self) -> None:
         """Ends the connection; the stage may be used again by a new one."""
 
-    @property
-    def sent_bytes(self) -> int:
-        """To the stage, by this link."""
 
+class CountedLink(StageLink, Protocol):
+    """A link that counts what it carries, by bytes."""
+
+    @property
+    def sent_bytes(self) -> int: ...
     @property
     def received_bytes(self) -> int: ...
 
@@ -118,5 +120,5 @@ class StageSource(Protocol):
     def waiting(self) -> list[WaitingStage]:
         """Returns those that wait to be used; quickly, and none where they cannot be found out."""
 
-    def use(self, peer: str) -> tuple[StageLink, StageFacts]:
+    def use(self, peer: str) -> tuple[CountedLink, StageFacts]:
         """Connects to one that waits. Raises ``TransportError`` or ``StageLostError``."""

@@ -20,21 +20,18 @@ from typing import Final, TypeVar
 
 from node.events import Event, OutOfMemory
 from node.fit.fitted import FLOORS, Sizes
+from node.learner.memory.abandoned import WaitAbandoned
 from node.learner.memory.decisions import KEYS, Attempts, MemoryDecision, Phase, decide, grown
 from node.learner.memory.device_memory import DeviceMemory
 from node.learner.memory.errors import forget, give_back
 from node.policy.device_faults import detail_of, is_out_of_memory
-from protocol.errors import StorageError, TooLittleMemoryError
+from protocol.errors import StageLostError, StorageError, TooLittleMemoryError
 
 STOP_LOOK_SECONDS: Final = 1.0  # between two looks at whether to stop, while waiting
 
 Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
-
-
-class WaitAbandoned(Exception):
-    """The learner was asked to stop while a phase waited for memory. The round is not done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +44,8 @@ class SizePlan:
     remember: Callable[[Sizes], None] = lambda sizes: None  # writes them down for the next start
     sleep: Callable[[float], None] = time.sleep
     should_stop: Callable[[], str | None] = lambda: None  # asked about once a second while waiting
+    # Waits until machines that were lost are replaced; returns False where the learner is to stop first.
+    regain: Callable[[Callable[[], str | None]], bool] | None = None
 
 
 def nothing() -> None:
@@ -108,8 +107,15 @@ class PhaseRunner:
     def _repeated(self, phase: Phase, work: Callable[[], Result], drop: Callable[[], None]) -> tuple[Result] | None:
         attempts = Attempts()
         while True:
+            lost = False
             try:
                 return (work(),)
+            except StageLostError as error:
+                if self._plan.regain is None:
+                    raise
+                log.warning("a machine is lost (%s): %s", phase, error)
+                forget(error)
+                lost = True
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -118,6 +124,10 @@ class PhaseRunner:
                 forget(error)
             drop()
             give_back()
+            if lost:
+                if not self._regained():
+                    raise WaitAbandoned
+                continue
             decision = self._decided(phase, attempts, detail)
             attempts = decision.attempts
             if decision.then == "skip":
@@ -126,6 +136,10 @@ class PhaseRunner:
                 raise TooLittleMemoryError(_what_to_do(phase, decision.sizes, detail))
             if decision.then == "wait" and not self._wait(decision.wait_seconds):
                 raise WaitAbandoned
+
+    def _regained(self) -> bool:
+        assert self._plan.regain is not None
+        return self._plan.regain(lambda: self.should_stop())
 
     def _decided(self, phase: Phase, attempts: Attempts, detail: str) -> MemoryDecision:
         """Decides what follows, puts it into effect and reports it."""

@@ -81,7 +81,7 @@ def section_of(folder: Path, **more: Any) -> PolicySection:
 
 def whole(folder: Path, dtype: torch.dtype = torch.float32) -> Policy:
     policy = replace(Policy.load(section_of(folder)), dtype=dtype)
-    policy.model.to(dtype)
+    policy.base.to(dtype)  # type: ignore[arg-type]  # as its annotations have it
     scatter(policy)
     return policy
 
@@ -136,7 +136,7 @@ def owner(
     machines = [Machine(worker(folder, dtype)) for _ in cuts]
     with _default_dtype(dtype):
         for number, machine in enumerate(machines):
-            stages.fill(number, machine)  # type: ignore[arg-type]
+            stages.fill(number, machine)
     return StagedPolicy.of(policy, cuts[0], stages, 2 * len(cuts) + 1), machines
 
 

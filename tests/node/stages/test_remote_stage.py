@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from node.engines.process.channel import SocketChannel
-from node.stages.link import Call, Inputs, StageLink
+from node.fit.stages.plan import Pace
+from node.stages.link import Call, Inputs, StageFacts, StageLink
 from node.stages.remote_stage import RemoteStage
 from node.stages.tensor_frames import receive_message, send_message, shape_of
 from protocol import limits
@@ -67,7 +68,7 @@ def test_every_request_gives_bit_for_bit_what_the_stage_gives_in_process() -> No
     ready(alone)
     with stage_here() as here:
         link = here.link()
-        assert (link.facts.memory_bytes, link.facts.flops_a_second, link.pace.bytes_a_second) == (10**9, 1e9, 2e9)
+        assert link.facts == StageFacts(10**9, Pace(1e9, 2e9))
         ready(link)
         for work in (learnt, sampled, learnt):
             for one, other in zip(work(link), work(alone), strict=True):

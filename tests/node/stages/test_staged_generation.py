@@ -60,7 +60,7 @@ def test_a_machine_that_is_lost_while_rows_grow_is_replaced_and_the_samples_are_
         sampled(engine)
     engine.release()
     assert policy.stages.empty == [1]
-    policy.stages.fill(1, Machine(worker(folder)))  # type: ignore[arg-type]
+    policy.stages.fill(1, Machine(worker(folder)))
     assert tokens_of(sampled(engine)) == tokens_of(expected)
 
 

@@ -114,7 +114,7 @@ def test_a_machine_that_is_lost_drops_the_step_and_another_repeats_it_to_the_bit
     assert policy.stages.empty == [which]
     with pytest.raises(StageLostError, match="no machine holds layers"):
         learnt(network, policy, IN_PIECES)
-    policy.stages.fill(which, Machine(worker(folder("llama"))))  # type: ignore[arg-type]
+    policy.stages.fill(which, Machine(worker(folder("llama"))))
     policy.model.zero_grad(set_to_none=True)
     losses, found = learnt(network, policy, IN_PIECES)
     assert losses == expected[0]
@@ -187,7 +187,7 @@ def test_a_machine_may_hold_other_layers_later(folder: Folder) -> None:
     other, _ = owner(folder("llama"), (1,))
     assert isinstance(other, StagedPolicy)
     held = machine.worker.held_bytes
-    other.stages.fill(0, machine)  # type: ignore[arg-type]
+    other.stages.fill(0, machine)
     assert machine.worker.layers == range(1, 4)
     assert machine.worker.held_bytes == pytest.approx(1.5 * held)
     alone = whole(folder("llama"))
