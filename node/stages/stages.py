@@ -166,7 +166,7 @@ class Stages:
 
 
 def named(layers: range) -> str:
-    return f"layers {layers.start} to {layers.stop - 1}"
+    return f"layers {layers.start + 1} to {layers.stop}"
 
 
 def _layer_of(name: str) -> int | None:

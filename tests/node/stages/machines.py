@@ -103,6 +103,11 @@ class Machine:
     asked: int = 0  # requests of that kind
     survives: int = 0  # how many of them it still answers
     lock: threading.Lock = field(default_factory=threading.Lock)  # its one thread computes
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    def close(self) -> None:
+        return
 
     def __getattr__(self, name: str) -> Any:
         def ask(*given: Any) -> Any:
