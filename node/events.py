@@ -396,6 +396,9 @@ class StageHeld(Struct, frozen=True, kw_only=True):
     # Of this connection, by the learner:
     sent_bytes: int
     received_bytes: int
+    # As the machine says, of this connection: tokens forward through its layers, and what all it did took.
+    computed_tokens: int = 0
+    computed_seconds: float = 0.0
 
 
 class StagesHeld(TimedEvent, frozen=True, kw_only=True, tag="stages"):
