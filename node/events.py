@@ -410,6 +410,7 @@ class StagesHeld(TimedEvent, frozen=True, kw_only=True, tag="stages"):
     stages: tuple[StageHeld, ...]  # in the order of the layers; none until there is a plan
     waits: str  # what the learner waits for; empty while it waits for no machine
     because: str  # why layers are divided so, or empty
+    own_expected_bytes: int = 0  # of memory on this machine, by the plan
 
 
 class Fault(TimedEvent, frozen=True, kw_only=True, tag="fault"):

@@ -136,6 +136,7 @@ class Gathering:
                 ),
                 waits=waits,
                 because="" if self.plan is None else self.plan.because,
+                own_expected_bytes=held[0].expected_bytes if held else 0,
             )
         )
 
