@@ -131,6 +131,8 @@ class Gathering:
                         expected_bytes=planned.expected_bytes,
                         sent_bytes=seat.link.sent_bytes,
                         received_bytes=seat.link.received_bytes,
+                        computed_tokens=seat.link.computed_tokens,
+                        computed_seconds=seat.link.computed_seconds,
                     )
                     for place, seat, planned in zip(places, self._seats, held[1:], strict=True)
                 ),

@@ -92,12 +92,18 @@ class StageLink(Protocol):
 
 
 class CountedLink(StageLink, Protocol):
-    """A link that counts what it carries, by bytes."""
+    """A link that counts what it carries, by bytes, and knows what the stage says of its work so far."""
 
     @property
     def sent_bytes(self) -> int: ...
     @property
     def received_bytes(self) -> int: ...
+    @property
+    def computed_tokens(self) -> int:
+        """Forward through its layers."""
+
+    @property
+    def computed_seconds(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)

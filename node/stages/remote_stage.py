@@ -78,12 +78,20 @@ class RemoteStage:
         self._factors: dict[str, messages.TensorShape] = {}
         self.lost_because: str | None = None
         self.sent_bytes = self.received_bytes = 0
-        self.beat = messages.StageBeat(0.0, 0)  # the newest
+        self._beat = messages.StageBeat(0.0, 0)  # the newest
         self.held = range(0)
         welcome = self._welcomed()
         self.facts = StageFacts(welcome.memory_bytes, Pace(welcome.flops_a_second, welcome.bytes_a_second))
         self._reader = threading.Thread(target=self._read, name="stage", daemon=True)
         self._reader.start()
+
+    @property
+    def computed_tokens(self) -> int:
+        return self._beat.computed_tokens
+
+    @property
+    def computed_seconds(self) -> float:
+        return self._beat.computed_seconds
 
     def hold(self, layers: range) -> None:
         self._ask(messages.HoldLayers(layers.start, layers.stop), [], messages.StageDone)
@@ -201,7 +209,7 @@ class RemoteStage:
                 )
                 self.received_bytes += received
                 if isinstance(answer, messages.StageBeat):
-                    self.beat = answer
+                    self._beat = answer
                     self._check_progress()
                     continue
                 if isinstance(answer, messages.StageRefused):

@@ -3,7 +3,8 @@
 With each of the settings that ``node.fit.candidates`` yields, an adapter on weights that are not in 4 bits, a machine
 has at most as many layers as its memory holds, and of these as many as its speed makes best. Then as many micro-batches
 are begun at once as there is room for, up to the fewest that are as fast as any (``schedule``). Of the settings with
-the first dtype, and room to average, with which all layers have a place, those with the fastest round are taken.
+which all layers have a place, first of those with room to average, those with the fastest round are taken. Weights are
+in the configured dtype, or in the one that the owner's device prefers: machines are told it before they are counted.
 
     the owner      what a learner of its own layers takes (``node.fit.footprint``), with factors of all layers, their
                    gradients and moments; of each further micro-batch what enters its layers
@@ -24,9 +25,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from node.configuration import Config
+from node.configuration import Config, chosen
 from node.fit.activations import ELEMENT_BYTES, pass_shape
-from node.fit.candidates import Trained, candidates
+from node.fit.candidates import Trained, candidates, with_keys
 from node.fit.footprint import ENGINE_PROCESS_BYTES, Footprint, Part, Place, footprint_of
 from node.fit.machine import Machine
 from node.fit.model_sizes import ModelSizes
@@ -153,6 +154,9 @@ class _Way:
     def _stage_fits(self, machine: StageMachine, layers: int) -> bool:
         return self.stage_bytes(layers, 1) <= machine.usable_bytes
 
+    def has_room(self, most: Sequence[int]) -> bool:
+        return min(most) > 0 and sum(most) >= self.sizes.layers
+
     def missing_bytes(self, most: Sequence[int]) -> int:
         """Returns how much more memory it takes in all, at the least."""
         unplaced = max(0, self.sizes.layers - sum(most))
@@ -184,19 +188,35 @@ def plan_stages(
             f"{config.policy.model} has {counted(sizes.layers, 'layer')}, too few for {len(machines) + 1} machines: "
             f"set policy.stages to at most {sizes.layers - 1}"
         )
-    ways = [_Way(sizes, settings, workload, owner, machines) for settings in _adapters(candidates(config, owner, kept))]
+    ways = _ways(config, sizes, owner, machines, workload, kept)
     if not ways:
         raise ConfigurationError(
             "a model over several machines is trained by an adapter on weights that are not in 4 bits: set "
             'policy.adapter_rank to "auto" or above 0, and policy.four_bit to "auto" or false'
         )
-    for _, alike in groupby(ways, lambda way: (way.settings.dtype, way.settings.averages)):
-        fitting = [(way, most) for way in alike if min(most := way.most()) > 0 and sum(most) >= sizes.layers]
+    for _, alike in groupby(ways, lambda way: way.settings.averages):
+        fitting = [(way, most) for way in alike if way.has_room(most := way.most())]
         if fitting:
             found = [_planned(way, pace, most) for way, most in fitting]
             fastest = min(each.seconds for each in found)
             return next(each for each in found if each.seconds <= SLOWER * fastest)
-    raise ConfigurationError(_refusal(config, ways))
+    narrow = with_keys(config, policy={"dtype": "bfloat16"})
+    narrower = _ways(narrow, sizes, owner, machines, workload, kept) if ways[0].settings.dtype == "float32" else []
+    would_do = any(way.has_room(way.most()) for way in narrower)
+    raise ConfigurationError(_refusal(config, ways) + "; --set policy.dtype=bfloat16 would fit" * would_do)
+
+
+def _ways(
+    config: Config,
+    sizes: ModelSizes,
+    owner: Machine,
+    machines: Sequence[StageMachine],
+    workload: Workload,
+    kept: Trained | None,
+) -> list[_Way]:
+    dtype = chosen(config.policy.dtype, owner.dtype)
+    every = _adapters(candidates(config, owner, kept))
+    return [_Way(sizes, each, workload, owner, machines) for each in every if each.dtype == dtype]
 
 
 def _adapters(every: Iterator[MemorySettings]) -> Iterator[MemorySettings]:

@@ -45,7 +45,7 @@ def test_folder_that_a_start_refuses_is_not_said_to_fit(starling: Starling, qwen
 
 
 def test_with_other_machines_it_says_what_each_holds_or_what_is_missing(starling: Starling, qwen: str) -> None:
-    code, text, _ = starling("fit", qwen, "--memory", "1.6GB", "--with", "1.5GB,1.5GB", "--json")
+    code, text, _ = starling("fit", qwen, "--memory", "2GB", "--with", "2GB,2GB", "--json")
     found = msgspec.json.decode(text, type=StageFit)
     assert code == 0 and found.fits and found.plan is not None and found.pace.flops > 1e8
     assert [each.last for each in found.plan.held][-1] == found.layers == 24
