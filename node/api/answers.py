@@ -24,7 +24,7 @@ from node.events import (
     StagesHeld,
 )
 from node.printable import one_line, printable
-from node.quantities import counted, local_time, size
+from node.quantities import counted, layer_span, local_time, size
 from protocol.limits import NAME_BYTES
 from protocol.messages import Heartbeat
 from swarm.api import PeerStatus, SwarmStatus
@@ -200,9 +200,9 @@ def dropped_donor_line(donor: DonorShare) -> str:
 def stage_lines(event: StagesHeld) -> Iterator[str]:
     """Yields who holds which layers, a line each, this machine first."""
     if event.own_layers:
-        yield f"this machine: {_layers_text(0, event.own_layers)}"
+        yield f"this machine: {layer_span(0, event.own_layers)}"
     for stage in event.stages:
-        held, name = _layers_text(stage.first, stage.last), printable(stage.name, 64) or stage.peer
+        held, name = layer_span(stage.first, stage.last), printable(stage.name, 64) or stage.peer
         if not stage.peer:
             yield f"nobody: {held}: {printable(stage.because, MAX_REASON_CHARACTERS) or 'none has come'}"
             continue
@@ -214,16 +214,11 @@ def stage_lines(event: StagesHeld) -> Iterator[str]:
         yield one_line(event.waits, MAX_DETAIL_CHARACTERS)
 
 
-def _layers_text(first: int, last: int) -> str:
-    """Returns the layers from ``first`` to before ``last``, counted from 1."""
-    return f"layer {last}" if last == first + 1 else f"layers {first + 1} to {last}"
-
-
 def lost_stage_line(stage: StageHeld) -> str:
     """Tells the owner that layers are missing, and what follows."""
     because = printable(stage.because, MAX_REASON_CHARACTERS)
     return (
-        f"MACHINE LOST that held {_layers_text(stage.first, stage.last)}: {because}. What was under way is dropped, "
+        f"MACHINE LOST that held {layer_span(stage.first, stage.last)}: {because}. What was under way is dropped, "
         "and done again once it, or another one, is back."
     )
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from node.printable import one_line, printable
-from node.quantities import counted, duration, size
+from node.quantities import counted, duration, layer_span, size
 from swarm.api import LendingStatus, SwarmStatus
 
 
@@ -27,8 +27,8 @@ class LendingLines:
                 lent = "layers of" if fields["layers"] else "the engine with"
                 self._say(f"Lending {lent} {model} to {owner}.")
             case "holding":
-                which = f"layers {fields['first'] + 1} to {fields['last']} of {fields['layers']}"
-                self._say(f"Holding {which}, {size(fields['bytes'])}.")
+                which = layer_span(fields["first"], fields["last"])
+                self._say(f"Holding {which} of {fields['layers']}, {size(fields['bytes'])}.")
             case "computed":
                 rate = fields["tokens"] / fields["seconds"] if fields["seconds"] else 0.0
                 self._say(f"Computed {counted(fields['tokens'], 'token')} in {fields['seconds']:.1f} s: {rate:,.0f}/s.")

@@ -9,9 +9,9 @@ from typing import Final
 
 from node.events import StageHeld, StagesHeld
 from node.fit.stages.plan import StageMachine, StagePlan
-from node.quantities import counted, size
+from node.quantities import counted, layer_span, size
 from node.stages.link import CountedLink, StageFacts, StageSource, WaitingStage
-from node.stages.stages import Stages, named
+from node.stages.stages import Stages
 from protocol.errors import StageLostError, TransportError
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,8 @@ class Gathering:
                 except StageLostError as error:
                     log.warning("%s is lost before it had its layers: %s", chosen.waiting.peer, error)
                 continue
-            waits = f"a machine with {size(expected)} for {named(place.layers)}: the same one, or another; {HOW}"
+            layers = layer_span(place.layers.start, place.layers.stop)
+            waits = f"a machine with {size(expected)} for {layers}: the same one, or another; {HOW}"
             if not self._more(should_stop, waits):
                 return False
         for spare in self._connected:

@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from node.quantities import layer_span
 from node.stages.link import Call, Inputs, StageLink
 from node.stages.turns import Turns
 from protocol.errors import StageLostError
@@ -154,7 +155,7 @@ class Stages:
         place = self.places[number]
         link = place.link
         if link is None:
-            raise StageLostError(f"no machine holds {named(place.layers)} now")
+            raise StageLostError(f"no machine holds {layer_span(place.layers.start, place.layers.stop)} now")
         try:
             return ask(link)
         except StageLostError as error:
@@ -163,10 +164,6 @@ class Stages:
                 link.close()
                 self._lost(number, str(error))
             raise
-
-
-def named(layers: range) -> str:
-    return f"layers {layers.start + 1} to {layers.stop}"
 
 
 def _layer_of(name: str) -> int | None:

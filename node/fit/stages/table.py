@@ -9,7 +9,7 @@ from msgspec import Struct
 from node.fit.settings import described
 from node.fit.stages.plan import HeldLayers, Pace, StagePlan
 from node.printable import printable
-from node.quantities import duration, size
+from node.quantities import duration, layer_span, size
 
 
 class StageFit(Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ def stage_plan_lines(plan: StagePlan, layers: int) -> Iterator[str]:
 def held_text(held: HeldLayers, layers: int) -> str:
     """Returns the layers in words, counted from 1, and what they take."""
     taken = f"{size(held.expected_bytes)} of {size(held.usable_bytes)}"
-    return f"layers {held.first + 1} to {held.last} of {layers}, {taken}"
+    return f"{layer_span(held.first, held.last)} of {layers}, {taken}"
 
 
 def plan_summary(held: Sequence[HeldLayers], layers: int) -> str:
