@@ -124,7 +124,13 @@ class EngineLostError(StarlingError):
 
 
 class StageLostError(StarlingError):
+    """``ran_out``: its memory did, so that the same again would end the same."""
+
     reason = "stage_lost"
+
+    def __init__(self, message: str, *, ran_out: bool = False) -> None:
+        super().__init__(message)
+        self.ran_out = ran_out
 
 
 class HalfWrittenError(StarlingError):

@@ -77,6 +77,7 @@ class RemoteStage:
         self._waiting: deque[_Waiting] = deque()
         self._factors: dict[str, messages.TensorShape] = {}
         self.lost_because: str | None = None
+        self._ran_out = False
         self.sent_bytes = self.received_bytes = 0
         self._beat = messages.StageBeat(0.0, 0)  # the newest
         self.held = range(0)
@@ -213,6 +214,7 @@ class RemoteStage:
                     self._check_progress()
                     continue
                 if isinstance(answer, messages.StageRefused):
+                    self._ran_out = answer.reason == messages.StageRefusal.MEMORY
                     self._end(_refusal_of(answer))
                     return
                 with self._state:
@@ -247,7 +249,7 @@ class RemoteStage:
         self._raise(cause)
 
     def _raise(self, cause: Exception | None = None) -> NoReturn:
-        raise StageLostError(f"a machine with layers is lost: {self.lost_because}") from cause
+        raise StageLostError(f"a machine with layers is lost: {self.lost_because}", ran_out=self._ran_out) from cause
 
 
 def _refusal_of(answer: messages.StageRefused) -> str:

@@ -1,8 +1,10 @@
 """Runs the phases of a round so that running out of memory is an event and not an end.
 
 A phase that ran out is dropped whole (``drop``), what it held is given back, ``decisions.decide`` says what follows,
-the event is reported, and the phase is run again from its beginning. A phase must therefore change nothing that lasts
-before its last allocation; where it does, it says how that is undone (``undo.Undo``).
+the event is reported, and the phase is run again from its beginning. The same follows where a machine that holds layers
+is lost, once they are held again; nothing is halved then, unless that machine's memory ran out. A phase must therefore
+change nothing that lasts before its last allocation or its last call of a machine; where it does, it says how that is
+undone (``undo.Undo``).
 
 Guarantees: what ``run`` returns is the result of one whole attempt. Generation is seeded, so the repeated attempt gives
 what the first would have given; a gradient from smaller passes is the same up to rounding. With fewer rows than
@@ -105,17 +107,17 @@ class PhaseRunner:
                 self._put(larger)
 
     def _repeated(self, phase: Phase, work: Callable[[], Result], drop: Callable[[], None]) -> tuple[Result] | None:
-        attempts = Attempts()
+        attempts, regain = Attempts(), self._plan.regain
         while True:
-            lost = False
+            lost: StageLostError | None = None
             try:
                 return (work(),)
             except StageLostError as error:
-                if self._plan.regain is None:
+                if regain is None:
                     raise
-                log.warning("a machine is lost (%s): %s", phase, error)
+                lost, detail = error, str(error)
+                log.warning("a machine is lost (%s): %s", phase, detail)
                 forget(error)
-                lost = True
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -124,10 +126,11 @@ class PhaseRunner:
                 forget(error)
             drop()
             give_back()
-            if lost:
-                if not self._regained():
+            if lost is not None and regain is not None:
+                if not regain(lambda: self.should_stop()):
                     raise WaitAbandoned
-                continue
+                if not lost.ran_out:
+                    continue
             decision = self._decided(phase, attempts, detail)
             attempts = decision.attempts
             if decision.then == "skip":
@@ -136,10 +139,6 @@ class PhaseRunner:
                 raise TooLittleMemoryError(_what_to_do(phase, decision.sizes, detail))
             if decision.then == "wait" and not self._wait(decision.wait_seconds):
                 raise WaitAbandoned
-
-    def _regained(self) -> bool:
-        assert self._plan.regain is not None
-        return self._plan.regain(lambda: self.should_stop())
 
     def _decided(self, phase: Phase, attempts: Attempts, detail: str) -> MemoryDecision:
         """Decides what follows, puts it into effect and reports it."""

@@ -49,7 +49,7 @@ class Peaks:
         def watch() -> None:
             while not ended.wait(LOOK_SECONDS):
                 for peaks, root in zip(self.of, roots, strict=True):
-                    for pid in _tree(root):
+                    for pid in processes_under(root):
                         try:
                             peaks[str(pid)] = max(peaks.get(str(pid), 0), process_memory(pid).peak)
                         except OSError:
@@ -64,7 +64,8 @@ class Peaks:
             thread.join()
 
 
-def _tree(root: int) -> list[int]:
+def processes_under(root: int) -> list[int]:
+    """Returns the process and all that it has started, and these."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -118,7 +119,7 @@ def measured(model: Path, folder: Path, machines: int, gigabytes: float) -> Run:
         planned, layers, sent = [0], [0], 0
         with peaks.watching([node.pid, *(each.pid for each in others)]):
             for event in lines:
-                kind = event.get("event", event.get("type"))
+                kind = event["event"]
                 if kind == "planned":
                     planned = [event["host_bytes"]]
                 elif kind == "round":

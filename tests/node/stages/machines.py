@@ -103,6 +103,7 @@ class Machine:
     asked: int = 0  # requests of that kind
     survives: int = 0  # how many of them it still answers
     lock: threading.Lock = field(default_factory=threading.Lock)  # its one thread computes
+    runs_out: bool = False  # why it does not answer
     sent_bytes: int = 0
     received_bytes: int = 0
 
@@ -116,7 +117,7 @@ class Machine:
                 if self.asked > self.survives:
                     self.gone = True
             if self.__dict__.get("gone"):
-                raise StageLostError("its plug was pulled")
+                raise StageLostError("its plug was pulled", ran_out=self.runs_out)
             with self.lock:
                 return getattr(self.worker, name)(*given)
 

@@ -149,8 +149,8 @@ def test_layers_of_a_machine_that_is_lost_go_to_one_with_room_for_them(folder: P
 MANY = LearnerSection(own_groups=6, completions=6, learning_rate=3e-3, batch_tokens=64)
 
 
-def node_of(owner: Owner, section: LearnerSection = MANY) -> Node:
-    begin = Sizes(16, 64, recompute=True)
+def node_of(owner: Owner, section: LearnerSection = MANY, batch_tokens: int = 64) -> Node:
+    begin = Sizes(16, batch_tokens, recompute=True)
     return Node(
         "ann",
         own_policy=owner.policy,
@@ -198,6 +198,20 @@ def test_rounds_in_which_machines_are_lost_have_the_weights_of_rounds_in_which_n
     assert len(machines.used) >= 5  # each round lost one, but those that did not ask for it
     assert found == undisturbed
     assert not any(isinstance(event, OutOfMemory) for event in node.events)
+
+
+def test_passes_are_halved_where_it_was_a_machines_memory_that_ran_out(folder: Path) -> None:
+    machines = Machines(folder, [(0.0, peer, ROOM) for peer in ("ann", "bob", "cid")])
+    owner = owner_of(machines)
+    node = node_of(owner, batch_tokens=512)
+    machines.used["bob"].dies_at, machines.used["bob"].runs_out = "backward", True
+    done = node.round()
+    assert done.loss is not None
+    [event] = [event for event in node.events if isinstance(event, OutOfMemory)]
+    assert (event.phase, event.then, event.key, event.before, event.after) == (
+        "learn", "halve", "learner.batch_tokens", 512, 256,
+    )  # fmt: skip
+    assert owner.policy.stages.empty == []
 
 
 def test_a_learner_that_is_to_stop_while_it_waits_for_a_machine_leaves_the_round_undone(folder: Path) -> None:
