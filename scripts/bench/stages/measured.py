@@ -2,10 +2,10 @@
 
     python -m scripts.bench.stages.measured [--layers 24] [--machines 3] [--gigabytes 1.5]
 
-``starling up --stages`` and ``starling lend`` on the loopback interface, with the shape of Qwen2.5-0.5B and random weights in
-bfloat16, an adapter, and rounds of two prompts. All machines share this computer's processors, so that seconds compare
-what is computed, not what machines of their own would take. The memory that each may take is told to the plan
-(``machine.max_memory``); what it took is the sum of the peaks of its processes, in which pages that they share count twice.
+``starling up --stages`` and ``starling lend`` on the loopback interface, with the shape of Qwen2.5-0.5B, random weights
+in bfloat16, an adapter, and rounds of two prompts. All machines share this computer's processors, so that seconds
+compare what is computed, not what machines of their own would take. The memory that each may take is told to the plan
+(``machine.max_memory``); what it took is the sum of the peaks of its processes, in which shared pages count twice.
 """
 
 from __future__ import annotations
