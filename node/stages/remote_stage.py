@@ -80,7 +80,6 @@ class RemoteStage:
         self._ran_out = False
         self.sent_bytes = self.received_bytes = 0
         self._beat = messages.StageBeat(0.0, 0)  # the newest
-        self.held = range(0)
         welcome = self._welcomed()
         self.facts = StageFacts(welcome.memory_bytes, Pace(welcome.flops_a_second, welcome.bytes_a_second))
         self._reader = threading.Thread(target=self._read, name="stage", daemon=True)
@@ -96,7 +95,7 @@ class RemoteStage:
 
     def hold(self, layers: range) -> None:
         self._ask(messages.HoldLayers(layers.start, layers.stop), [], messages.StageDone)
-        self.held, self._factors = layers, {}
+        self._factors = {}
 
     def load(self, factors: Mapping[str, Tensor]) -> None:
         shapes = {name: shape_of(each) for name, each in factors.items()}
