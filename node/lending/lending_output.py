@@ -50,7 +50,8 @@ def lender_lines(status: SwarmStatus, lending: LendingStatus) -> Iterator[str]:
     if lending.waits_because:
         yield f"waits     {one_line(lending.waits_because, 600)}"
     else:
-        yield f"lends     {printable(lending.model, 200) or 'connecting'}"
+        lent = "layers of " if lending.layers else ""
+        yield f"lends     {lent}{printable(lending.model, 200) or 'connecting'}"
     yield (
         f"swarm     {printable(status.swarm)} ({status.swarm_id}), {counted(status.connected_peers, 'peer')} "
         f"connected, {size(status.sent_bytes)} sent, {size(status.received_bytes)} received"

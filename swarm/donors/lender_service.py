@@ -133,7 +133,9 @@ class LenderService:
                     "layers": bool(terms.layers),
                 },
             )
-            self._status = api.LendingStatus(self._owner, model=terms.model, sessions=self._status.sessions + 1)
+            self._status = api.LendingStatus(
+                self._owner, model=terms.model, sessions=self._status.sessions + 1, layers=bool(terms.layers)
+            )
             async with await self._engine(terms) as engine:
                 if unread:
                     await engine.send(unread)

@@ -40,8 +40,8 @@ def stage_plan_lines(plan: StagePlan, layers: int) -> Iterator[str]:
     for each in plan.held:
         yield f"{printable(each.name, 64):24}{held_text(each, layers):40}waits {100 * each.idle:.0f} % of a step"
     yield (
-        f"a round: {duration(plan.generating_seconds)} to generate, {duration(plan.training_seconds)} to learn; "
-        f"{size(plan.sent_bytes)} from this machine, and as much back"
+        f"a round of the longest answers: {duration(plan.generating_seconds)} to generate, "
+        f"{duration(plan.training_seconds)} to learn; {size(plan.sent_bytes)} from this machine, and as much back"
     )
 
 

@@ -98,6 +98,7 @@ def test_what_a_donor_prints_and_what_status_says_of_it(tmp_path: Path) -> None:
     assert status.lending is not None
     lines = list(lender_lines(status, status.lending))
     assert lines[1:3] == [f"owner     {OWNER}", "lends     m"]
+    assert list(lender_lines(status, LendingStatus(OWNER, "m", layers=True)))[2] == "lends     layers of m"
     assert list(lender_lines(status, LendingStatus(OWNER, waits_because="no room")))[2] == "waits     no room"
 
 

@@ -46,6 +46,12 @@ def test_a_faster_machine_holds_more_layers_and_a_small_one_no_more_than_it_has_
     assert small.expected_bytes <= 0.9 * GB
 
 
+def test_machines_of_a_third_of_the_others_speed_leave_none_idle_for_more_than_a_fifth_of_a_step() -> None:
+    for other in (1 / 3, 1.0, 3.0):
+        plan = planned(16 * GB, machine("attic", 16 * GB, other))
+        assert max(each.idle for each in plan.held) <= 0.2
+
+
 def test_machines_that_are_too_small_are_refused_with_what_is_missing_and_that_much_more_is_enough() -> None:
     memory = [1.4 * GB, 0.85 * GB, 0.85 * GB]
     with pytest.raises(ConfigurationError) as refused:
