@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -49,8 +49,3 @@ def held_text(held: HeldLayers, layers: int) -> str:
     """Returns the layers in words, counted from 1, and what they take."""
     taken = f"{size(held.expected_bytes)} of {size(held.usable_bytes)}"
     return f"{layer_span(held.first, held.last)} of {layers}, {taken}"
-
-
-def plan_summary(held: Sequence[HeldLayers], layers: int) -> str:
-    """Returns who holds what, in one line."""
-    return "; ".join(f"{printable(each.name, 64)}: {held_text(each, layers)}" for each in held)
