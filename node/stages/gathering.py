@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -54,6 +55,7 @@ class Gathering:
     plan: StagePlan | None = None
     _connected: list[Connected] = field(default_factory=list)
     _seats: list[_Seat] = field(default_factory=list)
+    _connecting: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "connecting"))
 
     def gathered(self, should_stop: ShouldStop) -> Sequence[StageMachine] | None:
         """Waits until as many machines are connected as are wanted; None where the learner is to stop first."""
@@ -144,6 +146,7 @@ class Gathering:
         )
 
     def close(self) -> None:
+        self._connecting.shutdown(wait=False, cancel_futures=True)
         for each in self._connected:
             each.link.close()
         self._connected = []
@@ -158,14 +161,31 @@ class Gathering:
         while should_stop() is None:
             for waiting in self.source.waiting():
                 try:
-                    link, facts = self.source.use(waiting.peer)
+                    used = self._used(waiting.peer, should_stop)
                 except (StageLostError, TransportError) as error:
                     log.warning("%s cannot hold layers: %s", waiting.peer, error)
                     continue
-                self._connected.append(Connected(waiting, link, facts))
+                if used is None:
+                    return False
+                self._connected.append(Connected(waiting, *used))
                 return True
             self.sleep(LOOK_SECONDS)
             seconds += LOOK_SECONDS
             if seconds % REMIND_SECONDS == 0:
                 log.info("still waiting for %s", waits)
         return False
+
+    def _used(self, peer: str, should_stop: ShouldStop) -> tuple[CountedLink, StageFacts] | None:
+        """Returns the connection to a machine, which may have to fetch the model first; None where the learner is to
+        stop meanwhile."""
+        connecting = self._connecting.submit(self.source.use, peer)
+        while not wait([connecting], LOOK_SECONDS).done:
+            if should_stop() is not None:
+                connecting.add_done_callback(_close)
+                return None
+        return connecting.result()
+
+
+def _close(connecting: Future[tuple[CountedLink, StageFacts]]) -> None:
+    if connecting.exception() is None:
+        connecting.result()[0].close()

@@ -118,7 +118,9 @@ def assembled(
                 raise WaitAbandoned
             sizes = Sizes(over.settings.rows, over.settings.batch_tokens, over.settings.recompute)
             memory_bytes = total_memory_bytes(over.policy.device)
-            sized = _Sized(over.config, over.settings, sizes, sizes, memory_bytes)
+            fitted = fitted_with(home.fitted, config.policy.model, memory_bytes)
+            begin = sizes if fitted is None else fitted.sizes.within(sizes)
+            sized = _Sized(over.config, over.settings, begin, sizes, memory_bytes)
             policy, floors, regain = over.policy, FLOORS, over.gathering.regained
             report = _telling_rounds(report, over.gathering)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,23 @@ def test_an_owner_waits_until_all_are_there_and_says_for_how_many(folder: Path) 
 def test_an_owner_that_is_to_stop_waits_no_longer(folder: Path) -> None:
     machines = Machines(folder, [(3.0, "ann", ROOM)], stop_at=20.0)
     assert gathering_of(machines, []).gathered(machines.should_stop) is None
+
+
+def test_an_owner_that_is_to_stop_does_not_wait_for_a_machine_that_loads_its_model(folder: Path) -> None:
+    class Loading(Machines):
+        def use(self, peer: str) -> tuple[Any, StageFacts]:
+            self.stop_at = self.seconds  # asked to stop from here on
+            stopped.wait()
+            found = super().use(peer)
+            closed.set()
+            return found
+
+    stopped, closed = threading.Event(), threading.Event()
+    machines = Loading(folder, [(0.0, "ann", ROOM)])
+    gathering = gathering_of(machines, [])
+    assert gathering.gathered(machines.should_stop) is None
+    stopped.set()
+    assert closed.wait(60)
 
 
 def test_a_machine_that_is_lost_before_it_had_its_layers_is_not_counted(folder: Path) -> None:

@@ -65,7 +65,7 @@ def test_machines_together_have_the_losses_and_gradients_of_one(
 ) -> None:
     alone = whole(folder(architecture), torch.float64)
     losses, expected = learnt(network_of(alone), alone, passes)
-    for cuts in ((1, 3), (2,), (1, 2, 3)):
+    for cuts in ((1, 3), (2,)):
         policy, _ = owner(folder(architecture), cuts, torch.float64)
         staged_losses, found = learnt(network_of(policy), policy, passes)
         assert staged_losses == pytest.approx(losses, rel=1e-9)
@@ -95,8 +95,10 @@ def hash_of(tensors: dict[str, Tensor]) -> str:
     return hashlib.sha256(b"".join(tensors[name].detach().numpy().tobytes() for name in sorted(tensors))).hexdigest()
 
 
-@pytest.mark.parametrize("survives", [0, 3])
-@pytest.mark.parametrize("dies_at", ["load", "forward", "backward", "gradients"])
+@pytest.mark.parametrize(
+    ("dies_at", "survives"),
+    [("load", 0), ("forward", 0), ("forward", 3), ("backward", 0), ("backward", 3), ("gradients", 0)],
+)
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_machine_that_is_lost_drops_the_step_and_another_repeats_it_to_the_bit(
     folder: Folder, which: int, dies_at: str, survives: int
@@ -105,14 +107,14 @@ def test_a_machine_that_is_lost_drops_the_step_and_another_repeats_it_to_the_bit
     expected = learnt(network_of(undisturbed), undisturbed, IN_PIECES)
     policy, machines = owner(folder("llama"))
     before = hash_of(dict(policy.trainable()))
-    machines[which].dies_at, machines[which].survives = dies_at, survives if dies_at in ("forward", "backward") else 0
+    machines[which].dies_at, machines[which].survives = dies_at, survives
     network = network_of(policy)
     with pytest.raises(StageLostError, match="plug"):
         learnt(network, policy, IN_PIECES)
     policy.model.zero_grad(set_to_none=True)  # as the optimizer's accumulator does
     assert hash_of(dict(policy.trainable())) == before
     assert policy.stages.empty == [which]
-    with pytest.raises(StageLostError, match="no machine holds layers"):
+    with pytest.raises(StageLostError, match="no machine holds layer"):
         learnt(network, policy, IN_PIECES)
     policy.stages.fill(which, Machine(worker(folder("llama"))))
     policy.model.zero_grad(set_to_none=True)
