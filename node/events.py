@@ -35,7 +35,7 @@ class TimedEvent(Struct, frozen=True, kw_only=True, tag_field="event"):
 class Loading(TimedEvent, frozen=True, kw_only=True, tag="loading"):
     """What the learner is loading before its first round."""
 
-    what: str  # "policy", "tasks", "engine", "checkpoint", "devices"
+    what: str  # "policy", "tasks", "engine", "checkpoint", "devices", "machines"
     seconds: float  # since the process started
 
 
@@ -384,6 +384,35 @@ class DonorsShared(TimedEvent, frozen=True, kw_only=True, tag="donors"):
     donors: tuple[DonorShare, ...]
 
 
+class StageHeld(Struct, frozen=True, kw_only=True):
+    """Layers that the learner does not hold itself, and the machine that holds them."""
+
+    first: int  # counted from 0
+    last: int  # not among them
+    peer: str  # empty: no machine
+    name: str  # as invited, or as the machine calls itself; shown escaped
+    because: str  # why the last one was lost; shown escaped; empty while one holds them
+    expected_bytes: int  # of memory there, by the plan
+    # Of this connection, by the learner:
+    sent_bytes: int
+    received_bytes: int
+    # As the machine says, of this connection: tokens forward through its layers, and what all it did took.
+    computed_tokens: int = 0
+    computed_seconds: float = 0.0
+
+
+class StagesHeld(TimedEvent, frozen=True, kw_only=True, tag="stages"):
+    """Which machines hold the model's layers (``policy.stages``): when that changes, and after each round."""
+
+    wanted: int  # machines beside this one
+    connected: int
+    own_layers: int  # that this machine holds; 0 until there is a plan
+    stages: tuple[StageHeld, ...]  # in the order of the layers; none until there is a plan
+    waits: str  # what the learner waits for; empty while it waits for no machine
+    because: str  # why layers are divided so, or empty
+    own_expected_bytes: int = 0  # of memory on this machine, by the plan
+
+
 class Fault(TimedEvent, frozen=True, kw_only=True, tag="fault"):
     """Something went wrong; the run continues unless this is ``fatal``."""
 
@@ -519,6 +548,7 @@ Event = (
     | CheckpointsDamaged
     | EngineChanged
     | DonorsShared
+    | StagesHeld
     | Fault
     | OutOfMemory
     | Samples

@@ -46,3 +46,8 @@ def times(count: int) -> str:
 def counted(count: int, noun: str) -> str:
     """Returns the count with its noun, such as "1 peer" or "2 peers"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def layer_span(first: int, last: int) -> str:
+    """Returns the layers from ``first``, counted from 0, to before ``last`` as people count them: "layers 3 to 13"."""
+    return f"layer {last}" if last == first + 1 else f"layers {first + 1} to {last}"

@@ -19,6 +19,7 @@
     ├── StorageError             the data directory: full, unreadable, damaged
     ├── AcceleratorError         the GPU vanished or failed: of no use to this process, perhaps to a new one
     ├── EngineLostError          an engine elsewhere ended, hung, or sent what cannot be; another one is started
+    ├── StageLostError           a machine that holds layers ended, hung, or sent what cannot be; another one is awaited
     ├── HalfWrittenError         memory ran out in the middle of changing weights; a new process has whole ones
     ├── IdentityError            the key file: missing where it must exist, unreadable, not ours
     └── ConfigurationError       the user's configuration is not possible
@@ -120,6 +121,16 @@ class EngineLostError(StarlingError):
     def __init__(self, message: str, why: str) -> None:
         super().__init__(message)
         self.reason = why
+
+
+class StageLostError(StarlingError):
+    """``ran_out``: its memory did, so that the same again would end the same."""
+
+    reason = "stage_lost"
+
+    def __init__(self, message: str, *, ran_out: bool = False) -> None:
+        super().__init__(message)
+        self.ran_out = ran_out
 
 
 class HalfWrittenError(StarlingError):

@@ -111,6 +111,15 @@ ENGINE_TEMPERATURE: Final = 100.0
 ENGINE_PATH_CHARACTERS: Final = 4096
 ENGINE_REASON_CHARACTERS: Final = 2000
 
+# A machine that holds layers of an owner's model
+STAGE_MESSAGE_BYTES: Final = 1024 * 1024  # without tensors, which follow it
+STAGE_PART_BYTES: Final = 1024 * 1024  # of a tensor, in one frame
+STAGE_TENSOR_BYTES: Final = 1024 * 1024 * 1024  # of all tensors of a message
+STAGE_TENSORS: Final = 2048  # of a message
+STAGE_TENSOR_NAME: Final = 256  # characters
+STAGE_LAYERS: Final = 4096
+STAGE_ROWS: Final = 4096  # sequences in a batch, and prompts of one call
+
 # Donors, which lend an engine
 LEND_MESSAGE_BYTES: Final = 4096
 LEND_TEXT_CHARACTERS: Final = 512

@@ -40,6 +40,7 @@ from scripts.vectors.engine_vectors import engine_messages
 from scripts.vectors.fingerprint_vectors import fingerprints
 from scripts.vectors.lend_vectors import donor_invitations, lend_messages
 from scripts.vectors.plain_values import SEED, Json, pattern, plain
+from scripts.vectors.stage_vectors import stage_messages
 from scripts.vectors.stream_vectors import (
     averaging_messages,
     blob_messages,
@@ -179,6 +180,7 @@ def all_vectors() -> dict[str, list[Json]]:
         "letter_messages.json": letter_messages(),
         "engine_messages.json": engine_messages(),
         "lend_messages.json": lend_messages(),
+        "stage_messages.json": stage_messages(),
         "donor_invitations.json": donor_invitations(),
         "refused_stream_messages.json": refused_stream_messages(),
     }

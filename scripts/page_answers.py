@@ -35,7 +35,7 @@ from node.api.types import (
     SamplesAnswer,
     TaskGain,
 )
-from node.events import DeviceUsage, DonorShare, DonorsShared, Fault, Loading, RoundDone
+from node.events import DeviceUsage, DonorShare, DonorsShared, Fault, Loading, RoundDone, StageHeld, StagesHeld
 from node.tasks.catalogue import JudgedAnswer
 from node.trying.tried import Answer, Tried
 from scripts.bench.common.simulated_node import ROUND_SECONDS, SimulatedNode
@@ -141,7 +141,7 @@ def status_of(status: NodeStatus, state: State, now_seconds: float) -> NodeStatu
         because = "no address is known: no --peer, and nobody on the local network; it looks again in 28 s"
         swarm = replace(status.swarm, alone_because=because, connected_peers=0)
         return replace(status, averaged=None, swarm=swarm)
-    return replace(status, donors=donors_of(now_seconds))
+    return replace(status, donors=donors_of(now_seconds), stages=stages_of(now_seconds))
 
 
 def donors_of(now_seconds: float) -> DonorsShared:
@@ -162,6 +162,32 @@ def donors_of(now_seconds: float) -> DonorsShared:
     cellar = replace(attic, peer="12D3KooWCellar", name="", state="lost", groups=4, tokens=0, because="cut off")
     return DonorsShared(
         time_seconds=now_seconds, groups=16, own_groups=4, tokens=19_000, seconds=4.1, donors=(attic, cellar)
+    )
+
+
+def stages_of(now_seconds: float) -> StagesHeld:
+    """Two machines with layers: one computes, the other one was lost."""
+    attic = StageHeld(
+        first=3,
+        last=14,
+        peer="12D3KooWAttic",
+        name="attic",
+        because="",
+        expected_bytes=1_310_000_000,
+        sent_bytes=412_000_000,
+        received_bytes=408_000_000,
+        computed_tokens=230_000,
+        computed_seconds=610.0,
+    )
+    cellar = replace(attic, first=14, last=24, peer="", name="", because="it said nothing for 30 s")
+    return StagesHeld(
+        time_seconds=now_seconds,
+        wanted=2,
+        connected=1,
+        own_layers=3,
+        stages=(attic, cellar),
+        waits="1 of 2 machines is here",
+        because="layers by speed",
     )
 
 

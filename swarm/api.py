@@ -93,12 +93,13 @@ class ReachStatus(Struct, frozen=True):
 
 
 class LendingStatus(Struct, frozen=True):
-    """Of a donor: the owner to which it lends its engine, and whether it does now."""
+    """Of a donor: the owner to which it lends, and whether it does now."""
 
     owner: str  # peer id
     model: str = ""  # that the owner asked for; empty while it does not lend
     waits_because: str = ""  # why it does not lend now
     sessions: int = 0  # since start
+    layers: bool = False  # it holds some of the model's layers, in place of an engine
 
 
 class SwarmStatus(Struct, frozen=True, tag="status"):

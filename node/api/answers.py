@@ -20,9 +20,11 @@ from node.events import (
     OutOfMemory,
     PhaseBegan,
     RoundDone,
+    StageHeld,
+    StagesHeld,
 )
 from node.printable import one_line, printable
-from node.quantities import counted, local_time, size
+from node.quantities import counted, layer_span, local_time, size
 from protocol.limits import NAME_BYTES
 from protocol.messages import Heartbeat
 from swarm.api import PeerStatus, SwarmStatus
@@ -195,6 +197,32 @@ def dropped_donor_line(donor: DonorShare) -> str:
     return f"DONOR {name} ({donor.peer}) is dropped for good: {because}. Its samples of that round were not used."
 
 
+def stage_lines(event: StagesHeld) -> Iterator[str]:
+    """Yields who holds which layers, a line each, this machine first."""
+    if event.own_layers:
+        yield f"this machine: {layer_span(0, event.own_layers)}"
+    for stage in event.stages:
+        held, name = layer_span(stage.first, stage.last), printable(stage.name, 64) or stage.peer
+        if not stage.peer:
+            yield f"nobody: {held}: {printable(stage.because, MAX_REASON_CHARACTERS) or 'none has come'}"
+            continue
+        seconds = stage.computed_seconds
+        rate = f", {stage.computed_tokens / seconds:,.0f} tokens/s" if seconds else ""
+        traffic = f"{size(stage.sent_bytes)} to it, {size(stage.received_bytes)} from it"
+        yield f"{name}: {held}, {size(stage.expected_bytes)}{rate}; {traffic}"
+    if event.waits:
+        yield one_line(event.waits, MAX_DETAIL_CHARACTERS)
+
+
+def lost_stage_line(stage: StageHeld) -> str:
+    """Tells the owner that layers are missing, and what follows."""
+    because = printable(stage.because, MAX_REASON_CHARACTERS)
+    return (
+        f"MACHINE LOST that held {layer_span(stage.first, stage.last)}: {because}. What was under way is dropped, "
+        "and done again once it, or another one, is back."
+    )
+
+
 def out_of_memory_line(event: OutOfMemory) -> str:
     """Describes in one line where memory ran out and what follows."""
     follows = {
@@ -224,6 +252,18 @@ def escaped_event(event: Event) -> Event:
                 for each in donors
             ]
             return msgspec.structs.replace(event, donors=tuple(shown))
+        case StagesHeld(stages=stages):
+            return msgspec.structs.replace(
+                event,
+                waits=one_line(event.waits, MAX_DETAIL_CHARACTERS),
+                because=one_line(event.because, MAX_DETAIL_CHARACTERS),
+                stages=tuple(
+                    msgspec.structs.replace(
+                        each, name=printable(each.name, 64), because=one_line(each.because, MAX_DETAIL_CHARACTERS)
+                    )
+                    for each in stages
+                ),
+            )
         case Fault(detail=detail) | OutOfMemory(detail=detail):
             return msgspec.structs.replace(event, detail=one_line(detail, MAX_DETAIL_CHARACTERS))
         case RoundDone(alone_because=str(because)):

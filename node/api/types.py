@@ -24,6 +24,7 @@ from node.events import (
     Loading,
     NotSaved,
     RoundDone,
+    StagesHeld,
     Usage,
 )
 from protocol.messages import RELAYING
@@ -206,6 +207,7 @@ class NodeStatus(Struct, frozen=True):
     engine: EngineChanged | None = None  # which engine generates, and why; None until the learner has one
     trying: str | None = None  # what the answer to POST /api/v1/try waits for, in words; None while nobody asks
     donors: DonorsShared | None = None  # who generated the last round's groups; None while there is no donor
+    stages: StagesHeld | None = None  # who holds the layers that this machine does not; None while it holds all
 
 
 class HealthAnswer(Struct, frozen=True):

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from node.api.answers import damaged_line, donor_lines, engine_line, not_saved_line, rate_line
+from node.api.answers import damaged_line, donor_lines, engine_line, not_saved_line, rate_line, stage_lines
 from node.api.gains_words import turns_words
 from node.api.join import join_of
 from node.api.types import HeartbeatView, JoinLine, NodeState, NodeStatus, PeerView, SamplesAnswer
@@ -185,6 +185,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         "saved": status.checkpoint and checkpoint_line(status.checkpoint),
         "engine": status.engine and engine_line(status.engine),
         "donor": status.donors and "\n".join(donor_lines(status.donors)),
+        "layers": status.stages and "\n".join(stage_lines(status.stages)),
         "unsaved": status.not_saved and not_saved_line(status.not_saved),
         "damaged": status.damaged and damaged_line(status.damaged),
         "learning": status.nothing_learnt or status.reward_falls,

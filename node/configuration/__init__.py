@@ -5,7 +5,7 @@ remembers of its run over defaults.
 section, never the whole tree. ``node.toml.example`` documents every key.
 """
 
-from node.configuration.devices import DevicesFault, devices_faults
+from node.configuration.devices import DevicesFault, devices_faults, stages_faults
 from node.configuration.machine import MachineSection, PauseCondition
 from node.configuration.remembered import RememberedRun, remembered_run, with_whole_paths
 from node.configuration.sections import (
@@ -77,5 +77,6 @@ __all__ = [
     "load_config",
     "remembered_run",
     "resolve",
+    "stages_faults",
     "with_whole_paths",
 ]

@@ -1,4 +1,4 @@
-"""What a learner on several devices cannot do, as one finding a key. Pure."""
+"""What a learner on several devices, or a model over several machines, cannot do, as one finding a key. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from node.configuration.sections import Config
 
 @dataclass(frozen=True, slots=True)
 class DevicesFault:
-    """A setting that ``learner.devices`` above 1 contradicts."""
+    """A setting that ``learner.devices`` above 1, or ``policy.stages`` above 0, contradicts."""
 
     key: str
     found: str
@@ -73,3 +73,65 @@ def devices_faults(config: Config) -> Iterator[DevicesFault]:
     for is_contradiction, key, found, remedy in contradictions:
         if is_contradiction:
             yield DevicesFault(key, found, f"{remedy}, {alone}")
+
+
+def stages_faults(config: Config) -> Iterator[DevicesFault]:
+    """Yields what stands against ``policy.stages``; nothing where it is 0."""
+    stages = config.policy.stages
+    if stages == 0:
+        return
+    so = f"with policy.stages = {stages}"
+    research = config.objective.research
+    contradictions = (
+        (
+            config.policy.adapter_rank == 0,
+            "policy.adapter_rank",
+            f"is 0, which trains every weight, and {so} an adapter alone is trained",
+            'set policy.adapter_rank = "auto"',
+        ),
+        (
+            config.policy.four_bit is True,
+            "policy.four_bit",
+            f"is true, and weights in 4 bits are not divided {so}",
+            'set policy.four_bit = "auto"',
+        ),
+        (
+            config.learner.devices > 1,
+            "learner.devices",
+            f"is {config.learner.devices}, and {so} each machine has one device",
+            "set learner.devices = 1",
+        ),
+        (
+            config.engine.backend in ("process", "vllm"),
+            "engine.backend",
+            f'is "{config.engine.backend}", which holds a whole model, and {so} no process does',
+            'set engine.backend = "auto"',
+        ),
+        (
+            config.learner.max_staleness > 0,
+            "learner.max_staleness",
+            f"is {config.learner.max_staleness}, and {so} the machines that generate are those that learn",
+            "set learner.max_staleness = 0",
+        ),
+        (
+            research.weights_behind > 0,
+            "objective.research.weights_behind",
+            f"is {research.weights_behind}, and {so} generation has the learner's present weights",
+            "set objective.research.weights_behind = 0",
+        ),
+        (
+            config.objective.kl_weight > 0,
+            "objective.kl_weight",
+            f"needs a second copy of the policy, which there is none of {so}",
+            "set objective.kl_weight = 0",
+        ),
+        (
+            config.learner.recompute is False,
+            "learner.recompute",
+            f"is false, and {so} layers are always recomputed",
+            'set learner.recompute = "auto"',
+        ),
+    )
+    for is_contradiction, key, found, remedy in contradictions:
+        if is_contradiction:
+            yield DevicesFault(key, found, f"{remedy}, or set policy.stages = 0")

@@ -85,6 +85,7 @@ class PolicySection(ConfigSection):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     dtype: DtypeName | Auto = "auto"
     chat: ChatMode = "auto"  # whether prompts are written by the tokenizer's chat template
+    stages: Annotated[int, Field(ge=0, le=63)] = 0  # other machines that hold layers of the model
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from node.api.own_port import ports_to_try
-from node.configuration import Config, ResolvedConfig, devices_faults, resolve
+from node.configuration import Config, ResolvedConfig, devices_faults, resolve, stages_faults
 from node.configuration.sources import NO_OPTIONS
 from node.doctor import network, network_facts
 from node.doctor.addresses import DEFAULT_PORT, EVERYWHERE, judge_listen, judge_peer
@@ -107,7 +107,9 @@ def configuration_findings(home: Home, resolved: ResolvedConfig, environment: Ma
     if model is not None:
         yield model
     yield from judge_same_run(config, resolved.run, resolved.spelling, home.path)
-    yield from (error(fault.key, fault.found, fault.remedy) for fault in devices_faults(config))
+    yield from (
+        error(fault.key, fault.found, fault.remedy) for fault in (*devices_faults(config), *stages_faults(config))
+    )
     yield from map(_task_finding, faults_of(config.tasks))
     try:
         check_installed(config.trackers)

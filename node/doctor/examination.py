@@ -50,7 +50,7 @@ def examine(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]
     torch = machine_facts.torch_facts(config.policy.device, config.policy.dtype)
     vllm = environment_at(environment).installed()
     fit = _fit(home, config, torch.probe, vllm, wrong)
-    findings = [*_configured(home, resolved, used, wrong), *_computing(torch, running, fit)]
+    findings = [*_configured(home, resolved, used, wrong), *_computing(torch, running, fit, config.policy.stages)]
     on_card = torch.probe is not None and torch.probe.device == "cuda"
     parameters = 0 if isinstance(fit, str) else fit.parameters
     four_bit, in_shards = config.policy.four_bit is True, config.learner.devices > 1
@@ -87,7 +87,9 @@ def _ask(home: Home) -> tuple[RunningFacts, tuple[PeerView, ...]]:
         return RunningFacts(True, None, str(failure)), ()
 
 
-def _computing(torch: machine_facts.TorchFacts, running: RunningFacts, fit: FitReport | str) -> Iterator[Finding]:
+def _computing(
+    torch: machine_facts.TorchFacts, running: RunningFacts, fit: FitReport | str, stages: int
+) -> Iterator[Finding]:
     try:
         wanted = machine_facts.requirements(PACKAGE)
     except metadata.PackageNotFoundError:
@@ -98,7 +100,7 @@ def _computing(torch: machine_facts.TorchFacts, running: RunningFacts, fit: FitR
         yield machine.judge_packages(wanted.packages, {name: machine_facts.installed_version(name) for name in names})
     yield machine.judge_torch(torch)
     yield machine.judge_power(machine_facts.power_facts(), torch.probe)
-    yield machine.judge_memory(machine_facts.memory_facts(), running.locked, fit)
+    yield machine.judge_memory(machine_facts.memory_facts(), running.locked, fit, stages)
 
 
 def _fit(

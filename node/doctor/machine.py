@@ -104,8 +104,15 @@ def judge_power(facts: PowerFacts, probe: TorchProbe | None) -> Finding:
     return ok("machine", message)
 
 
-def judge_memory(facts: MemoryFacts, running: bool, fit: FitReport | str) -> Finding:
-    """``running``: whether a node runs here, which has its memory already. ``fit``: the plan, or why there is none."""
+def judge_memory(facts: MemoryFacts, running: bool, fit: FitReport | str, stages: int = 0) -> Finding:
+    """``running``: whether a node runs here, which has its memory already. ``fit``: the plan, or why there is none.
+    ``stages``: with how many machines this one shares the model's layers."""
+    if stages:
+        return ok(
+            "memory",
+            f"the model's layers are divided among this machine and {counted(stages, 'other')} once these are "
+            "connected; starling fit MODEL --with 2GB,4GB shows beforehand what each would hold",
+        )
     if isinstance(fit, str) or fit.refusal is not None:
         refusal = fit if isinstance(fit, str) else fit.refusal
         return error("memory", printable(refusal or "", 800), "see starling fit, which plans without starting a node")

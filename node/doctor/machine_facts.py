@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import pairwise
@@ -19,16 +20,20 @@ from node.configuration.published import is_hub_id
 from node.doctor.configured_model import is_same_model
 from node.doctor.gpu_devices import devices, has_nvidia
 from node.engines.vllm_backend.environment import Installed
+from node.fit.candidates import Trained
 from node.fit.host_memory import PROC, control_group_room, machine_bytes
 from node.fit.machine import Machine
-from node.fit.model_sizes import known_sizes
+from node.fit.model_sizes import ModelSizes, known_sizes
 from node.fit.planning import sizes_of, trained_here
+from node.fit.stages.plan import Pace, StageMachine, plan_stages
+from node.fit.stages.table import StageFit
 from node.fit.table import FitReport, fit_report
-from node.fit.workload import workload_of
+from node.fit.workload import Workload, workload_of
 from node.home import Home, how_to_write
 from node.policy.device_probe_result import TorchProbe
 from node.policy.model_files import model_folder
 from node.policy.torch_process import NoAnswer, ask_torch
+from node.quantities import size
 from node.supervision.pausing.machine_readings import on_battery
 from node.tasks.registry import load_tasks
 from protocol.errors import ConfigurationError
@@ -153,7 +158,28 @@ def fit_facts(home: Home, config: Config, machine: Machine, vllm: Installed | No
     """Returns the plan that a start would make on ``machine``; of another model than that of the run in ``home``, in a
     directory of its own. Raises ``ConfigurationError``."""
     sizes = sizes_of(model_folder(config.policy.model))
-    workload = workload_of(
+    return fit_report(config, sizes, machine, _workload(home, config, machine, sizes, vllm), kept=_kept(home, config))
+
+
+def stage_fit(home: Home, config: Config, machine: Machine, others: Sequence[int]) -> StageFit:
+    """Returns the plan over ``machine`` and others with so many bytes each, which are taken to be as fast. Raises
+    ``ConfigurationError`` where it cannot be made."""
+    sizes = sizes_of(model_folder(config.policy.model))
+    pace = ask_torch("node.policy.pace_probe", config.policy.device, config.policy.dtype, answer=Pace)
+    if isinstance(pace, NoAnswer):
+        raise ConfigurationError(f"the speed of this machine cannot be measured: {pace.reason}")
+    machines = [StageMachine(f"machine {at} ({size(each)})", each, pace) for at, each in enumerate(others, start=2)]
+    workload, plan, refusal = _workload(home, config, machine, sizes, None), None, None
+    try:
+        plan = plan_stages(config, sizes, machine, pace, machines, workload, kept=_kept(home, config))
+    except ConfigurationError as error:
+        refusal = str(error)
+    model = config.policy.model
+    return StageFit(model=model, fits=plan is not None, layers=sizes.layers, pace=pace, plan=plan, refusal=refusal)
+
+
+def _workload(home: Home, config: Config, machine: Machine, sizes: ModelSizes, vllm: Installed | None) -> Workload:
+    return workload_of(
         config,
         load_tasks(config.tasks).values(),
         sizes,
@@ -161,9 +187,13 @@ def fit_facts(home: Home, config: Config, machine: Machine, vllm: Installed | No
         vllm=vllm,
         has_donors=may_have_donors(home.donors),
     )
+
+
+def _kept(home: Home, config: Config) -> Trained | None:
+    """Returns what the newest checkpoint was trained with, if it is one of the configured model."""
     run = remembered_run(home.path)
     is_here = run is not None and is_same_model(str(run.value("policy.model")), config.policy.model)
-    return fit_report(config, sizes, machine, workload, kept=trained_here(home) if is_here else None)
+    return trained_here(home) if is_here else None
 
 
 def nearest_existing(path: Path) -> Path:

@@ -31,6 +31,8 @@ from node.policy.adapter import adapter_configuration
 from node.policy.model_files import model_folder
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
+from node.quantities import counted
+from node.stages.policy import StagedPolicy
 from protocol.errors import EngineLostError
 from protocol.streams.lend_messages import LendTerms
 from swarm.donors.donor_list import may_have_donors
@@ -55,6 +57,8 @@ class EngineParts:
 def engine_of(parts: EngineParts, stack: ExitStack) -> Engine:
     """Returns the engine that is configured, or the embedded one in its place; ``stack`` ends what it starts."""
     policy = parts.policy
+    if isinstance(policy, StagedPolicy):
+        return _over_machines(parts, policy)
     on_card, in_shards = policy.device.type == "cuda", parts.config.learner.devices > 1
     facts = EngineFacts(environment_at(os.environ).installed(), on_card, policy.four_bit, policy.parameters, in_shards)
     choice = choose_backend(parts.config.engine, facts)
@@ -65,6 +69,14 @@ def _in_this_process(parts: EngineParts, choice: BackendChoice, stack: ExitStack
     engine = _embedded(parts, owns_weights=parts.owns_weights)
     parts.report(_event(parts, choice, EngineChange(embedded=True, running=True, because=choice.because, losses=0)))
     return _with_donors(parts, engine, engine.policy, stack)
+
+
+def _over_machines(parts: EngineParts, policy: StagedPolicy) -> Engine:
+    others = counted(len(policy.stages.places), "other machine")
+    because = f"the embedded engine, over this machine and {others} (policy.stages)"
+    choice = BackendChoice("torch", because, "torch")
+    parts.report(_event(parts, choice, EngineChange(embedded=True, running=True, because=because, losses=0)))
+    return _embedded(parts, owns_weights=False)
 
 
 def _with_donors(parts: EngineParts, own: Engine, policy: Policy, stack: ExitStack) -> Engine:

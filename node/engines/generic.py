@@ -1,9 +1,7 @@
 """A decoder for every causal model whose state is keys and values: transformers' own forward pass.
 
-It differs from the lean decoder in being slower at small sizes, and in that each row holds its prompt: transformers'
-own attention wants all keys of a row in one tensor, and measures a sliding window by slots, so that a row may have no
-holes. What joins and leaves is written once, a layer at a time. Models that keep another kind of state (recurrent,
-convolutional) cannot be aligned on a shared timeline and are refused.
+It differs from the lean decoder in being slower at small sizes, and in that each row holds its prompt (``KeyRows``).
+Models that keep another kind of state (recurrent, convolutional) cannot be aligned on a shared timeline: refused.
 """
 
 from __future__ import annotations
@@ -13,17 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from node.engines.decoder import Drafts, Parted, Prefilled, right_aligned
+from node.engines.key_rows import KeyRows, Layers
 from protocol.errors import ConfigurationError
-
-Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer, (rows, kv heads, slots, size)
 
 
 class GenericDecoder:
@@ -42,11 +37,10 @@ class GenericDecoder:
                 "torch engine cannot batch it; choose a model with attention layers only"
             )
         self._model: Final = model
-        self._device: Final = model.device
-        self._no_rows: Final = torch.zeros((0, 0), dtype=torch.int64, device=self._device)
         accepted = inspect.signature(model.forward).parameters
         self._last_only: Final = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self._with_positions: Final = "position_ids" in accepted
+        self._rows: Final = KeyRows(self._run, model.device)
 
     def refresh(self) -> None:
         return
@@ -55,53 +49,25 @@ class GenericDecoder:
         self.release()
 
     def release(self) -> None:
-        self._cache: DynamicCache | None = None
-        # (rows, slots) 1 where a row has a token
-        self._seen = self._no_rows
+        self._rows.release()
 
     @property
     def cache_bytes(self) -> int:
-        layers = [] if self._cache is None else _layers(self._cache)
-        return self._seen.nbytes + sum(keys.nbytes + values.nbytes for keys, values in layers)
+        return self._rows.nbytes
 
     @property
     def free_prompts(self) -> None:
         return None
 
     def prefill(self, prompts: Sequence[Sequence[int]], completions: Sequence[int]) -> Prefilled[Layers]:
-        ids, padding = right_aligned(prompts, self._device)
-        seen = (torch.arange(ids.shape[1], device=self._device) >= padding[:, None]).long()
-        cache = DynamicCache()
-        logits = self._forward(ids, seen, cache)
-        return Prefilled(logits, tuple(len(prompt) for prompt in prompts), _layers(cache))
+        logits, layers = self._rows.computed(*right_aligned(prompts, self._model.device))
+        return Prefilled(logits, tuple(len(prompt) for prompt in prompts), layers)
 
     def join(self, prefilled: Prefilled[Layers], which: Sequence[int]) -> None:
-        chosen = torch.tensor(which, device=self._device)
-        length = prefilled.cache[0][0].shape[-2]
-        slots = max(length, self._seen.shape[1])
-        lengths = torch.tensor(prefilled.lengths, device=self._device)[chosen]
-        joining_seen = (torch.arange(slots, device=self._device) >= slots - lengths[:, None]).long()
-        merged = DynamicCache()
-        for index, new in enumerate(prefilled.cache):
-            old = (None, None) if self._cache is None else _taken(self._cache, index)
-            keys, values = (_joined(*each, chosen, slots) for each in zip(old, new, strict=True))
-            merged.layers.append(_layer(keys, values))
-        old_seen = functional.pad(self._seen, (slots - self._seen.shape[1], 0))
-        self._cache, self._seen = merged, torch.cat([old_seen, joining_seen])
+        self._rows.join(prefilled.cache, prefilled.lengths, which)
 
     def leave(self, ended: Sequence[int], holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
-        if self._cache is None:
-            return
-        order = torch.arange(rows, device=self._device)
-        order[list(holes)] = torch.tensor(list(tails), dtype=torch.int64, device=self._device)
-        seen = self._seen[order]
-        empty = int((seen.any(0)).long().argmax()) if rows else 0  # slots in front that no remaining row uses
-        kept = DynamicCache()
-        if rows:
-            for index in range(len(self._cache.layers)):
-                keys, values = _taken(self._cache, index)
-                kept.layers.append(_layer(keys[order, :, empty:], values[order, :, empty:]))
-        self._cache, self._seen = (kept, seen[:, empty:]) if rows else (None, self._seen[:0, :0])
+        self._rows.leave(holes, tails, rows)
 
     @property
     def verifies_drafts(self) -> bool:
@@ -120,49 +86,11 @@ class GenericDecoder:
         raise AssertionError("its rows do not part")
 
     def step(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
-        assert self._cache is not None, "a step needs rows"
-        self._seen = functional.pad(self._seen, (0, 1), value=1)
-        return self._forward(tokens[:, None], self._seen, self._cache)
+        return self._rows.step(tokens[:, None])
 
-    def _forward(self, ids: Tensor, seen: Tensor, cache: DynamicCache) -> Tensor:
+    def _run(self, ids: Tensor, seen: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
         """Returns the logits after the last of ``ids``, (rows, V); ``seen`` covers the past and ``ids``."""
-        positions = (seen.cumsum(-1) - 1).clamp_(min=0)[:, -ids.shape[1] :]
         more = self._last_only | ({"position_ids": positions} if self._with_positions else {})
         output = self._model(input_ids=ids, attention_mask=seen, past_key_values=cache, use_cache=True, **more)
         logits: Tensor = output.logits[:, -1]
         return logits
-
-
-def _layers(cache: DynamicCache) -> Layers:
-    return [_held(layer) for layer in cache.layers]
-
-
-def _held(layer: object) -> tuple[Tensor, Tensor]:
-    assert isinstance(layer, DynamicLayer) and layer.keys is not None and layer.values is not None, "never filled"
-    return layer.keys, layer.values
-
-
-def _taken(cache: DynamicCache, index: int) -> tuple[Tensor, Tensor]:
-    """Returns keys and values of a layer, which the cache no longer holds: they are freed once they are copied."""
-    taken = _held(cache.layers[index])
-    cache.layers[index] = DynamicLayer()  # type: ignore[no-untyped-call]
-    return taken
-
-
-def _layer(keys: Tensor, values: Tensor) -> DynamicLayer:
-    """Returns a layer that holds these tensors themselves; ``update`` would copy them."""
-    layer = DynamicLayer()  # type: ignore[no-untyped-call]
-    layer.lazy_initialization(keys, values)
-    layer.keys, layer.values = keys, values
-    return layer
-
-
-def _joined(old: Tensor | None, new: Tensor, chosen: Tensor, slots: int) -> Tensor:
-    """Returns the rows of ``old`` and then those ``chosen`` of ``new``, (rows, kv heads, slots, size), all aligned at
-    their ends; slots before a row's first are zero."""
-    present = 0 if old is None else len(old)
-    both = new.new_zeros((present + len(chosen), new.shape[1], slots, new.shape[3]))
-    if old is not None:
-        both[:present, :, slots - old.shape[2] :] = old
-    both[present:, :, slots - new.shape[2] :] = new[chosen]
-    return both

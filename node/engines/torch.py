@@ -34,6 +34,7 @@ from node.engines.resumption import SamplingStart, progress_of, starts_of, token
 from node.engines.step_threads import StepThreads
 from node.engines.turns import RunningConversations, in_step
 from node.policy.policy import Policy
+from node.stages.policy import StagedPolicy
 from protocol.streams.engine_batches import HandOver, Sampled
 
 LOOK_EVERY: Final = {"cpu": 1}  # tokens between two looks of the host, by device
@@ -245,7 +246,10 @@ def _copy_over(weights: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> Non
 
 
 def decoder_for(policy: Policy, *, merge_adapters: bool = True, shared_prompts: bool | None = None) -> Decoder[Any]:
-    """Returns the lean decoder if it covers the model, otherwise the generic one."""
+    """Returns the lean decoder if it covers the model, otherwise the generic one; where layers are on other machines,
+    the one that goes through them."""
+    if isinstance(policy, StagedPolicy):
+        return policy.decoder()
     architecture = architecture_of(policy.base.config)
     if architecture is None:
         return GenericDecoder(policy.base)

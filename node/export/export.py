@@ -14,6 +14,7 @@ from transformers.utils import logging as transformers_logging
 
 from node.configuration import DEFAULT_STORE_BYTES, chosen
 from node.configuration.published import shaping_configuration
+from node.evaluation.restored import check_room_for_whole
 from node.export.base_model import base_folder, base_name, check_family
 from node.export.chat_format import write_chat_format
 from node.export.export_result import Export, Progress, Request
@@ -59,6 +60,8 @@ def export(home: Home, request: Request, progress: Progress) -> Export:
     form: Literal["model", "adapter"] = "model" if request.merge or not adapter_rank(own) else "adapter"
     if request.four_bit and form == "adapter":
         raise ConfigurationError("an adapter alone is not exported in 4 bits: add --merge for a whole model")
+    if form == "model":
+        check_room_for_whole(source.policy)
     base, unchecked = _base(source, form, weights, progress)
     write, needed_bytes = _writing(source, form, weights, base, progress, four_bit=request.four_bit)
     with new_folder(request.folder, force=request.force, needed_bytes=needed_bytes) as folder:

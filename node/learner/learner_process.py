@@ -29,6 +29,7 @@ import msgspec
 from node.compute_environment import importing_libraries
 from node.configuration import Config
 from node.events import PAUSE_LINE, STOP_LINE, Event, Fault, LearnerStart, Loading, encode_event
+from node.learner.memory.abandoned import WaitAbandoned
 from node.policy.device_faults import accelerator_error, detail_of, is_out_of_memory
 from node.process_pipes import claim_standard_output
 from protocol.errors import StarlingError
@@ -109,6 +110,8 @@ def run_learner(
             report(stopped)
     except StarlingError as error:
         return _ended_by(error, report)
+    except WaitAbandoned:  # asked to stop before it had what it waits for
+        return ExitCode.DONE
     except Exception as error:
         failure = accelerator_error(error)
         if failure is not None:

@@ -31,7 +31,8 @@ from node.events import RoundDone, Stopped
 from node.learner.foreign.candidates import ForeignGroups
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.schedule import GenerationSchedule, PlanOf
-from node.learner.memory.phases import PhaseRunner, WaitAbandoned
+from node.learner.memory.abandoned import WaitAbandoned
+from node.learner.memory.phases import PhaseRunner
 from node.learner.round.learning import RoundLearning
 from node.learner.round.measuring import Measuring
 from node.learner.round.report import Reporting

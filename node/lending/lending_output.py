@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from node.printable import one_line, printable
-from node.quantities import counted, duration, size
+from node.quantities import counted, duration, layer_span, size
 from swarm.api import LendingStatus, SwarmStatus
 
 
@@ -23,8 +23,15 @@ class LendingLines:
             case "ready":
                 self._say(f"Donor {fields['peer']}. It trains nothing and holds no data; Ctrl-C ends it.")
             case "lending":
-                model = printable(fields["model"], 200)
-                self._say(f"Lending the engine with {model} to {printable(fields['owner'])}.")
+                model, owner = printable(fields["model"], 200), printable(fields["owner"])
+                lent = "layers of" if fields["layers"] else "the engine with"
+                self._say(f"Lending {lent} {model} to {owner}.")
+            case "holding":
+                which = layer_span(fields["first"], fields["last"])
+                self._say(f"Holding {which} of {fields['layers']}, {size(fields['bytes'])}.")
+            case "computed":
+                rate = fields["tokens"] / fields["seconds"] if fields["seconds"] else 0.0
+                self._say(f"Computed {counted(fields['tokens'], 'token')} in {fields['seconds']:.1f} s: {rate:,.0f}/s.")
             case "waiting":
                 self._say(f"Not lending now, trying again: {one_line(fields['because'], 600)}")
             case "left":
@@ -43,7 +50,8 @@ def lender_lines(status: SwarmStatus, lending: LendingStatus) -> Iterator[str]:
     if lending.waits_because:
         yield f"waits     {one_line(lending.waits_because, 600)}"
     else:
-        yield f"lends     {printable(lending.model, 200) or 'connecting'}"
+        lent = "layers of " if lending.layers else ""
+        yield f"lends     {lent}{printable(lending.model, 200) or 'connecting'}"
     yield (
         f"swarm     {printable(status.swarm)} ({status.swarm_id}), {counted(status.connected_peers, 'peer')} "
         f"connected, {size(status.sent_bytes)} sent, {size(status.received_bytes)} received"

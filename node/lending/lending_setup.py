@@ -14,6 +14,7 @@ class LendingSetup(msgspec.Struct, frozen=True):
     device: str
     dtype: str
     seed: int
+    max_memory_bytes: int | None = None  # that layers may take of main memory, with all else of the machine's limits
 
     def __repr__(self) -> str:
         return f"LendingSetup({self.owner!r}, …)"

@@ -1,11 +1,14 @@
-"""The engine that a donor lends: a process with the model that the owner's terms name, kept from session to session."""
+"""What a donor lends: a process with an engine, or with layers, of the model that the owner's terms name. It is kept
+from session to session."""
 
 from __future__ import annotations
 
+import json
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio.to_thread
 from anyio.abc import ByteStream, UNIXSocketStream
@@ -19,17 +22,18 @@ from protocol.errors import ConfigurationError
 from protocol.streams.lend_messages import LendTerms
 from swarm.exit_codes import ExitCode
 
-COMMAND_MODULE: Final = "node.engines.process.lent_engine_process"
+ENGINE_MODULE: Final = "node.engines.process.lent_engine_process"
+STAGE_MODULE: Final = "node.stages.lent_stage_process"
 START_SECONDS: Final = 60.0  # until the process listens; its model it loads afterwards
 
 
 class LentEngine:
-    """Call it from one task at a time. ``start`` starts a process."""
+    """Call it from one task at a time. ``emit`` is called on threads with the events of a stage's process."""
 
     def __init__(
-        self, home: Home, lending: LendingSetup, *, log_level: str, start: Callable[[LentSetup], EngineChild]
+        self, home: Home, lending: LendingSetup, *, log_level: str, emit: Callable[[str, Mapping[str, Any]], None]
     ) -> None:
-        self._home, self._lending, self._log_level, self._start = home, lending, log_level, start
+        self._home, self._lending, self._log_level, self._emit = home, lending, log_level, emit
         self._child: EngineChild | None = None
         self._terms: LendTerms | None = None
 
@@ -54,9 +58,15 @@ class LentEngine:
             )
         if child is None or child.exit_code is not None or terms != self._terms:
             self.close()
-            child = self._child = self._start(self._setup(terms))
-            self._terms = terms
+            module = STAGE_MODULE if terms.layers else ENGINE_MODULE
+            told = self._told if terms.layers else None
+            child = EngineChild(self._setup(terms), (sys.executable, "-P", "-m", module), told=told)
+            self._child, self._terms = child, terms
         return child.connect(START_SECONDS).detached()
+
+    def _told(self, line: bytes) -> None:
+        fields = json.loads(line)
+        self._emit(fields.pop("event"), fields)
 
     def _setup(self, terms: LendTerms) -> LentSetup:
         policy = {
@@ -65,7 +75,7 @@ class LentEngine:
             "four_bit": terms.four_bit,
             "chat": terms.chat,
             "device": self._lending.device,
-            "dtype": self._lending.dtype,
+            "dtype": terms.layers or self._lending.dtype,
         }
         return LentSetup(
             socket=str(self._home.engine_socket),
@@ -75,6 +85,7 @@ class LentEngine:
             seed=self._lending.seed,
             merge_adapters=True,
             family=terms.family.hex(),
+            max_memory_bytes=self._lending.max_memory_bytes,
         )
 
 

@@ -6,18 +6,16 @@ import logging
 import random
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import anyio
 import msgspec
 
-from node.engines.process.engine_child import EngineChild
 from node.home import Home
 from node.lending.lending_output import LendingLines
 from node.lending.lending_setup import LendingSetup
-from node.lending.lent_engine import COMMAND_MODULE, LentEngine
+from node.lending.lent_engine import LentEngine
 from node.printable import printable
 from node.relay.relay_output import EventLines
 from protocol.errors import ConfigurationError, StarlingError
@@ -31,7 +29,6 @@ from swarm.settings import ServiceSettings
 from swarm.socket_server import serving
 
 MESSAGE_CHARACTERS: Final = 2000
-ENGINE_COMMAND: Final = (sys.executable, "-P", "-m", COMMAND_MODULE)
 
 
 class LendingStart(msgspec.Struct, frozen=True):
@@ -67,12 +64,8 @@ async def _run(start: LendingStart, as_json: bool) -> None:
     settings, lending = start.settings, start.lending
     key = NodeKey.load_or_create(settings.home_path / "identity.key")
     membership = membership_of(settings, key)
-    engine = LentEngine(
-        Home(Path(settings.home)),
-        lending,
-        log_level=settings.log_level,
-        start=partial(EngineChild, command=ENGINE_COMMAND),
-    )
+    emit = EventLines(sys.stdout) if as_json else LendingLines(sys.stdout)
+    engine = LentEngine(Home(Path(settings.home)), lending, log_level=settings.log_level, emit=emit)
     service = LenderService(
         host_for(settings, key, membership),
         key,
@@ -82,7 +75,7 @@ async def _run(start: LendingStart, as_json: bool) -> None:
         engine=engine.connected,
         wall_clock=time.time,
         random=random.Random(),
-        emit=EventLines(sys.stdout) if as_json else LendingLines(sys.stdout),
+        emit=emit,
         membership=membership,
     )
     try:

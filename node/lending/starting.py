@@ -59,6 +59,7 @@ def prepare_lending(
         device=config.policy.device,
         dtype=config.policy.dtype,
         seed=config.seed,
+        max_memory_bytes=config.machine.max_memory_bytes,
     )
     return lock, settings, lending
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -61,6 +62,35 @@ def load_base(folder: Path, device: torch.device, dtype: torch.dtype, *, four_bi
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if not isinstance(model, PreTrainedModel) or not isinstance(head, torch.nn.Linear):
         raise ConfigurationError(f"the model in {folder} ({model.config.model_type}) has no linear language-model head")
+    return model
+
+
+def base_without_weights(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """Returns the model of ``folder`` with every weight on the meta device; its buffers are whole.
+
+    Raises ``ConfigurationError`` as ``load_base``, for what the files' headers show.
+    """
+    stored = stored_tensors(folder)
+    check_layers(folder, read_config(folder), stored)
+
+    def weightless(_: object, __: str, parameter: torch.nn.Parameter | None) -> Any:
+        return None if parameter is None else torch.nn.Parameter(parameter.to("meta"), requires_grad=False)
+
+    try:
+        config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        _check_claim(folder, config, sum(tensor.elements for _, tensor in stored.values()))
+        # Modules allocate their weights, and nobody writes to them before they are registered: no page is taken.
+        hook = register_module_parameter_registration_hook(weightless)
+        try:
+            model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+        finally:
+            hook.remove()
+    except ConfigurationError:
+        raise
+    except Exception as error:  # as in ``load_base``
+        raise ConfigurationError(f"the model in {folder} does not load: {error}") from error
+    if not isinstance(model, PreTrainedModel) or not isinstance(model.get_output_embeddings(), torch.nn.Linear):  # type: ignore[no-untyped-call]
+        raise ConfigurationError(f"the model in {folder} ({config.model_type}) has no linear language-model head")
     return model
 
 

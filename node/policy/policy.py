@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,11 @@ from node.policy.device import choose_device, choose_dtype
 from node.policy.family import family_of
 from node.policy.first_factors import draw_first_factors
 from node.policy.four_bit import check_four_bit, quantization_states, weights_of
-from node.policy.loading import load_base
+from node.policy.loading import base_without_weights, load_base
 from node.policy.model_files import model_folder
 from node.policy.model_name import model_name
 from node.policy.tokens import TokenTable, load_tokens
+from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -91,6 +93,24 @@ class Policy:
 
         Raises ``ConfigurationError`` if the model cannot be found, read or used on the configured device.
         """
+        return cls._loaded(section, has_weights=True)
+
+    @classmethod
+    def without_weights(cls, section: PolicySection) -> Policy:
+        """Returns the policy of ``section`` as ``load`` does, but for its numbers: base weights and factors are on the
+        meta device, for ``held_layers`` to read some of them. Its family is that of the whole.
+
+        Raises ``ConfigurationError`` as ``load``, and where whole weights are trained or the base is in 4 bits.
+        """
+        if chosen(section.adapter_rank, 0) == 0 or chosen(section.four_bit, False):
+            raise ConfigurationError(
+                "a model over several machines is trained by an adapter over weights that are not in 4 bits: set "
+                "policy.adapter_rank, for example to 16, and policy.four_bit = false"
+            )
+        return cls._loaded(section, has_weights=False)
+
+    @classmethod
+    def _loaded(cls, section: PolicySection, *, has_weights: bool) -> Policy:
         device = choose_device(section.device)
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans each new length for 23 to 37 ms, and keeps every plan
         dtype = choose_dtype(section.dtype, device)
@@ -100,13 +120,18 @@ class Policy:
         folder = model_folder(section.model)
         tokens = load_tokens(folder, section.chat)
         digest = base_weights_digest(folder)  # before the weights are loaded: it also says that they are sound
-        base = load_base(folder, device, dtype, four_bit=four_bit)
-        model = base if rank == 0 else with_adapter(base, rank)
+        if has_weights:
+            base = load_base(folder, device, dtype, four_bit=four_bit)
+        else:
+            base = base_without_weights(folder, dtype)
+        with nullcontext() if has_weights else torch.device("meta"):
+            model = base if rank == 0 else with_adapter(base, rank)
         model.eval()
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         shapes = {name: tuple(p.shape) for name, p in trained.items()}
         family = family_of(base.config, tokens.fingerprint, digest, shapes, four_bit=four_bit)
-        draw_first_factors(trained, family)
+        if has_weights:
+            draw_first_factors(trained, family)
         label = model_name(section.model, rank, four_bit=four_bit)
         vocabulary = int(base.get_output_embeddings().weight.shape[0])  # type: ignore[no-untyped-call]
         return cls(model, tokens.within(vocabulary), family, label, device, dtype, vocabulary, four_bit)

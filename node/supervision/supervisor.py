@@ -256,6 +256,7 @@ class Supervisor:
             hangs=news.hangs if state is NodeState.TRAINING else None,
             engine=news.newest(events.EngineChanged),
             donors=news.newest(events.DonorsShared),
+            stages=news.newest(events.StagesHeld),
             fault=news.newest(events.Fault),
             notes=self._reporting.notes,
             page=self._page,

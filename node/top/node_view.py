@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from node.api.answers import donor_lines, engine_line
+from node.api.answers import donor_lines, engine_line, stage_lines
 from node.api.types import HistoryAnswer, NodeStatus
 from node.cli.wording import evaluated_line, fault_line
 from node.events import RoundDone
@@ -73,6 +73,8 @@ def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
         lines += _long("engine", engine_line(status.engine), cells, "warn")
     for donor in donor_lines(status.donors) if status.donors is not None else ():
         lines += _long("donor", donor, cells, "")
+    for stage in stage_lines(status.stages) if status.stages is not None else ():
+        lines += _long("layers", stage, cells, "warn" if stage.startswith("nobody") else "")
     if swarm is not None and swarm.alone_because is not None:
         lines += _long("alone", swarm.alone_because, cells, "warn")
     if swarm is not None and (swarm.reach.relays or swarm.reach.is_out_of_reach):

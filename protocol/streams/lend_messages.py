@@ -1,6 +1,7 @@
-"""The messages of ``/starling/lend/1``, by which a donor offers its engine to the owner that invited it.
+"""The messages of ``/starling/lend/1``, by which a donor offers its machine to the owner that invited it.
 
-    donor → hello;  owner → terms, or refused;  then ``/starling/engine/1`` on the same stream, the owner as its client
+    donor → hello;  owner → terms, or refused;  then ``/starling/engine/1`` on the same stream, the owner as its client,
+    or ``/starling/stage/1`` where the terms ask for layers
 
 Each is one frame of ``protocol.streams.framing``. The donor opens the stream, since it may be behind a router and the
 owner is who was dialled. After the terms the donor sends only answers of the engine's protocol.
@@ -9,7 +10,7 @@ owner is who was dialled. After the terms the donor sends only answers of the en
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
@@ -19,7 +20,8 @@ from protocol.messages import Hash16, Hash32, Name
 
 LEND_PROTOCOL: Final = "/starling/lend/1"
 LEND_MAJOR: Final = 1
-LEND_MINOR: Final = 0
+LEND_MINOR: Final = 1
+LAYERS_MINOR: Final = 1  # the first with terms that ask for layers
 
 _Version = Annotated[int, Meta(ge=0, le=2**16 - 1)]
 _Text = Annotated[str, Meta(max_length=limits.LEND_TEXT_CHARACTERS)]
@@ -45,6 +47,7 @@ class LendTerms(Struct, frozen=True, array_like=True, tag="terms"):
     four_bit: bool
     chat: Name  # whether prompts are written by the tokenizer's chat template: "auto", "on", "off"
     family: Hash16
+    layers: Literal["", "float32", "bfloat16"] = ""  # the dtype in which it holds some of them; empty: it generates
 
 
 class LendRefused(Struct, frozen=True, array_like=True, tag="refused"):
@@ -82,9 +85,10 @@ def decode_lend_answer(raw: bytes) -> LendAnswer:
     return answer
 
 
-def check_lend_version(hello: LendHello) -> None:
-    """Raises ``VersionError`` for another major version than ours."""
-    if hello.major != LEND_MAJOR:
+def check_lend_version(hello: LendHello, *, layers: bool = False) -> None:
+    """Raises ``VersionError`` for another major version than ours, and for one that knows no ``layers`` where these are
+    asked for."""
+    if hello.major != LEND_MAJOR or (layers and hello.minor < LAYERS_MINOR):
         raise VersionError(
             f"{LEND_PROTOCOL} of version {hello.major}.{hello.minor}, ours is {LEND_MAJOR}.{LEND_MINOR}: install the "
             "same version of starling on both sides"

@@ -20,6 +20,7 @@ def lend_messages() -> list[Json]:
     """The hello, the terms, and every refusal."""
     hello = messages.LendHello(messages.LEND_MAJOR, messages.LEND_MINOR, SECRET, "attic")
     terms = messages.LendTerms("Qwen/Qwen3-0.6B", 16, False, "auto", FAMILY)
+    layers = messages.LendTerms("Qwen/Qwen3-0.6B", 16, False, "auto", FAMILY, layers="bfloat16")
     refusals = {f"refused: {reason}": messages.LendRefused(reason, "in words") for reason in messages.LendRefusal}
     return [
         {
@@ -28,7 +29,7 @@ def lend_messages() -> list[Json]:
             "fields": plain(message),
             "frame": framed_message(message).hex(),
         }
-        for name, message in {"hello": hello, "terms": terms, **refusals}.items()
+        for name, message in {"hello": hello, "terms": terms, "terms of layers": layers, **refusals}.items()
     ]
 
 

@@ -47,6 +47,7 @@ from scripts.vectors.cluster_vectors import (
 from scripts.vectors.engine_vectors import refused_engine_requests
 from scripts.vectors.lend_vectors import refused_lend_messages
 from scripts.vectors.plain_values import FAMILY, SWARM_ID, Json, pattern, plain
+from scripts.vectors.stage_vectors import refused_stage_requests
 
 EXAMPLE_CODE = "4821093755261841"
 EXCHANGE = bytes(range(16))
@@ -244,6 +245,7 @@ def refused_stream_messages() -> list[Json]:
         ("members", "answer", "malformed: no news"): packed([[b"", 0, 0], None]),
         **refused_engine_requests(),
         **refused_lend_messages(),
+        **refused_stage_requests(),
     }
     return [
         {"protocol": protocol, "expected": kind, "name": name, "reason": name.split(":")[0], "frame": frame.hex()}

@@ -163,7 +163,7 @@ class DonorDoor:
     def _judged(self, peer: PeerId, hello: LendHello) -> tuple[LendRefused | None, str]:
         """Returns why the donor is not taken, or the name of its entry."""
         try:
-            check_lend_version(hello)
+            check_lend_version(hello, layers=bool(self._terms and self._terms.layers))
         except VersionError as error:
             return LendRefused(LendRefusal.VERSION, str(error)), ""
         now_seconds, found = self._wall_clock(), admit(read_donors(self._path), peer, hello.secret, self._wall_clock())

@@ -124,8 +124,18 @@ class LenderService:
         stream = await self._participant.host.open_stream(self._owner, LEND_PROTOCOL, deadline_seconds=REACH_SECONDS)
         try:
             terms, unread = await self._greet(stream)
-            self._emit("lending", {"owner": self._owner, "model": terms.model, "family": terms.family.hex()})
-            self._status = api.LendingStatus(self._owner, model=terms.model, sessions=self._status.sessions + 1)
+            self._emit(
+                "lending",
+                {
+                    "owner": self._owner,
+                    "model": terms.model,
+                    "family": terms.family.hex(),
+                    "layers": bool(terms.layers),
+                },
+            )
+            self._status = api.LendingStatus(
+                self._owner, model=terms.model, sessions=self._status.sessions + 1, layers=bool(terms.layers)
+            )
             async with await self._engine(terms) as engine:
                 if unread:
                     await engine.send(unread)

@@ -17,8 +17,8 @@ import * as streams from './starling/streams.js'
 import * as weights from './starling/weights.js'
 
 const FOLDER = new URL('../vectors/', import.meta.url)
-// Of an objective; between a learner and its own engine: not between peers.
-const OTHERS = new Set(['trl_losses.json', 'engine_messages.json'])
+// Of an objective; between a learner and its own engine or a stage: not between peers that learn.
+const OTHERS = new Set(['trl_losses.json', 'engine_messages.json', 'stage_messages.json'])
 
 class Disagreement extends Error {}
 const holds = (condition, what) => { if (!condition) throw new Disagreement(what) }
@@ -173,7 +173,7 @@ const CHECKS = {
     holds(hex(sha256(utf8('starling/lend/secret/1\0'), unhex(v.fields.secret))) === v.secret_hash, 'hash of the secret')
   },
   refused_stream_messages (v) {
-    if (v.protocol === 'engines') return // as engine_messages
+    if (v.protocol === 'engines' || v.protocol === 'stages') return // as engine_messages
     const found = refusal(() => {
       const raw = unhex(v.frame)
       frameLength(raw.subarray(0, 4), streams.MOST_BYTES[v.protocol])

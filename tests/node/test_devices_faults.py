@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node.configuration import Config, devices_faults
+from node.configuration import Config, devices_faults, stages_faults
 from node.doctor.before_start import check_start
 from node.home import Home
 
@@ -47,3 +47,28 @@ def test_a_start_is_refused_for_it_before_anything_runs(tmp_path: Path) -> None:
     found = check_start(Home(tmp_path / "home"), {}, flags)
     [error] = [each for each in found.errors if each.check == "engine.backend"]
     assert found.exit_code == 78 and "process" in (error.remedy or "")
+
+
+ALONE: list[tuple[str, dict[str, Any]]] = [
+    ("policy.adapter_rank", {"policy": {"adapter_rank": 0}}),
+    ("policy.four_bit", {"policy": {"four_bit": True}}),
+    ("learner.devices", {"learner": {"devices": 2}}),
+    ("engine.backend", {"engine": {"backend": "process"}}),
+    ("learner.max_staleness", {"learner": {"max_staleness": 1}}),
+    ("objective.research.weights_behind", {"objective": {"research": {"weights_behind": 1}}}),
+    ("objective.kl_weight", {"objective": {"kl_weight": 0.1}}),
+    ("learner.recompute", {"learner": {"recompute": False}}),
+]
+
+
+@pytest.mark.parametrize(("key", "sections"), ALONE, ids=[key for key, _ in ALONE])
+def test_what_contradicts_other_machines_names_its_key_and_what_to_set(key: str, sections: dict[str, Any]) -> None:
+    [fault] = stages_faults(with_stages(2, sections))
+    assert fault.key == key and "policy.stages = 2" in fault.found
+    assert key in fault.remedy and "policy.stages = 0" in fault.remedy
+    assert not list(stages_faults(with_stages(0, sections)))
+    assert not list(stages_faults(with_stages(2, {})))
+
+
+def with_stages(stages: int, sections: dict[str, Any]) -> Config:
+    return Config.model_validate(sections | {"policy": sections.get("policy", {}) | {"stages": stages}})

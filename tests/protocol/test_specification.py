@@ -26,6 +26,14 @@ from protocol.streams.letter_messages import LETTERS_PROTOCOL, LetterState
 from protocol.streams.manifest_messages import MANIFEST_PROTOCOL
 from protocol.streams.member_messages import MEMBER_PROTOCOL
 from protocol.streams.peer_messages import PEER_PROTOCOL
+from protocol.streams.stage_messages import (
+    STAGE_MAJOR,
+    STAGE_MINOR,
+    STAGE_PROTOCOL,
+    StageAnswer,
+    StageRefusal,
+    StageRequest,
+)
 from scripts.make_vectors import FOLDER
 
 STREAMS = (
@@ -58,6 +66,14 @@ def test_every_stream_protocol_and_every_reason_is_specified() -> None:
     assert f"`{LEND_PROTOCOL}`, version **{LEND_MAJOR}.{LEND_MINOR}**" in PAGE
     for kind in (LendHello, *get_args(LendAnswer)):
         fields = ", ".join(f"`{name}`" for name in kind.__struct_fields__)
+        assert f'| `"{kind.__struct_config__.tag}"` | {fields} |' in PAGE
+
+
+def test_the_stages_protocol_is_specified_with_every_message_field_and_reason() -> None:
+    assert f"`{STAGE_PROTOCOL}`, version **{STAGE_MAJOR}.{STAGE_MINOR}**" in PAGE
+    assert all(f"`{name}`" in PAGE for name in StageRefusal)
+    for kind in (*get_args(StageRequest), *get_args(StageAnswer)):
+        fields = ", ".join(f"`{name}`" for name in kind.__struct_fields__) or "–"
         assert f'| `"{kind.__struct_config__.tag}"` | {fields} |' in PAGE
 
 

@@ -70,6 +70,13 @@ from protocol.streams.letter_messages import (
 from protocol.streams.manifest_messages import decode_manifest_of, manifest_frame
 from protocol.streams.member_messages import MembersAnswer, MembersNews, MembersQuestion, decode_members_message
 from protocol.streams.peer_messages import PeerExchangeAnswer, PeerExchangeQuestion, decode_peer_message
+from protocol.streams.stage_messages import (
+    StageAnswer,
+    StageRefusal,
+    StageRequest,
+    decode_stage_answer,
+    decode_stage_request,
+)
 from protocol.swarm_list import SwarmList, open_swarm_list, sign_swarm_list
 from protocol.weights.compressed_weights import decode_compressed, encode_compressed
 from protocol.weights.dense_weights import encode_dense, open_dense
@@ -91,6 +98,8 @@ STREAM_KINDS: dict[str, dict[str, type[msgspec.Struct]]] = {
     "engine": {f"request {kind.__struct_config__.tag}": kind for kind in get_args(EngineRequest)}
     | {f"answer {kind.__struct_config__.tag}": kind for kind in get_args(EngineAnswer)},
     "lend": {"hello": LendHello} | {kind.__struct_config__.tag: kind for kind in get_args(LendAnswer)},
+    "stage": {f"request {kind.__struct_config__.tag}": kind for kind in get_args(StageRequest)}
+    | {f"answer {kind.__struct_config__.tag}": kind for kind in get_args(StageAnswer)},
     "letter": {
         "request": LetterRequest,
         "answer": LetterAnswer,
@@ -120,6 +129,7 @@ STREAM_DECODERS: dict[str, Callable[[bytes, Any], msgspec.Struct]] = {
     "lend": lambda raw, kind: decode_lend_hello(raw) if kind is LendHello else decode_lend_answer(raw),
     "letter": decode_letter_message,
     "member": decode_members_message,
+    "stage": lambda raw, kind: (decode_stage_answer if kind in get_args(StageAnswer) else decode_stage_request)(raw),
 }
 KINDS = {kind.__struct_config__.tag: kind for kind in get_args(Body)}
 
@@ -372,6 +382,8 @@ def test_every_kind_of_stream_message_has_a_vector() -> None:
     assert {each["fields"]["reason"] for each in vectors("lend_messages") if each["kind"] == "refused"} == set(
         LendRefusal
     )
+    refused = {each["fields"]["reason"] for each in vectors("stage_messages") if each["kind"] == "answer refused"}
+    assert refused == set(StageRefusal)
 
 
 @pytest.mark.parametrize("vector", vectors("donor_invitations"), ids=lambda v: v["fields"]["swarm_name"])
@@ -431,6 +443,7 @@ def test_refused_stream_message(vector: Any) -> None:
         "lend": limits.LEND_MESSAGE_BYTES,
         "letter": limits.LETTER_MESSAGE_BYTES,
         "member": limits.MEMBERS_MESSAGE_BYTES,
+        "stage": limits.STAGE_MESSAGE_BYTES,
     }[protocol]
     with pytest.raises(errors.ProtocolError) as refusal:
         body = body_of(bytes.fromhex(vector["frame"]), max_bytes)

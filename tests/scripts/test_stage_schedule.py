@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from node.fit.stages.schedule import StageSeconds, best_timeline, ring, star, timeline
+from node.fit.stages.work import Round, Training
 from scripts.bench.common.published_shapes import SHAPES
-from scripts.bench.stages.expected import LAN, PROCESSOR, Round, Training, layers_by_time, main, sizes_of, trained
-from scripts.bench.stages.schedule import StageSeconds, best_timeline, ring, timeline
+from scripts.bench.stages.expected import LAN, PROCESSOR, layers_of, main, sizes_of, trained
 from scripts.experiments.harness.crossings import Crosses
 
 SECONDS = st.floats(min_value=0.01, max_value=3.0)
@@ -33,6 +34,14 @@ def test_every_machine_computes_all_of_its_work_and_holds_no_more_than_were_begu
         assert found.seconds == pytest.approx(count * (sum(work) + messages * (sent + delay)))
 
 
+def test_a_star_has_the_work_of_a_ring_and_the_owner_sends_on_what_comes_between_the_others() -> None:
+    stages = [StageSeconds(1.0, 2.0), StageSeconds(2.0, 3.0), StageSeconds(0.5, 1.5)]
+    there, around = star(stages, 0.7, 0.25), ring(stages, 0.7, 0.25)
+    assert sum(work.seconds for work in there) == pytest.approx(sum(work.seconds for work in around))
+    assert [work.machine for work in there] == [0, 1, 0, 2, 0, 2, 0, 1, 0]
+    assert timeline(there, 1, 1).seconds == pytest.approx(10.7 + 8 * 0.25)
+
+
 def test_equal_machines_without_messages_wait_hardly_longer_than_by_1f1b() -> None:
     for machines in (1, 2, 3, 4):
         found = best_timeline(ring([StageSeconds(1, 2)] * machines, 0.0, 0.0), 16, 4 * machines)
@@ -40,9 +49,9 @@ def test_equal_machines_without_messages_wait_hardly_longer_than_by_1f1b() -> No
 
 
 def test_layers_follow_speed_and_none_is_lost() -> None:
-    training, a_round = Training(sizes_of("Qwen2.5-0.5B"), whole=False), Round(32, 4, 128, 256)
+    training, a_round = Training(sizes_of("Qwen2.5-0.5B"), whole=False), Round(32, 4, 128, 256, 1024)
     for speeds in ([1.0], [1.0, 1.0, 1.0], [3.0, 1.0], [1.0, 4.0, 2.0]):
-        held = layers_by_time(training, a_round, speeds)
+        held = layers_of(training, a_round, speeds)
         assert sum(held) == SHAPES["Qwen2.5-0.5B"]["num_hidden_layers"]
     assert trained(training, a_round, PROCESSOR, LAN, Crosses("exact"), [3.0, 1.0]).seconds > 0
 

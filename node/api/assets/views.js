@@ -71,7 +71,7 @@ const row = (title, value, aside = "", kind = null) => ({ title, value, aside, k
 
 /** Describes all figures of this node, grouped. A value that is not known yet is a dash. */
 export function figures(status) {
-  const { round, swarm, checkpoint, evaluated, averaged, usage, engine, donors } = status;
+  const { round, swarm, checkpoint, evaluated, averaged, usage, engine, donors, stages } = status;
   const now = Date.now() / 1000;
   const device = usage?.device ?? null;
   const groups = {
@@ -136,6 +136,7 @@ export function figures(status) {
       ...(device ? gpu(device) : [row("device", status.ready?.device ?? "–", status.ready?.dtype ?? "")]),
       ...(engine ? [row("engine", engine.backend, ...engineState(engine))] : []),
     ],
+    ...(stages?.own_layers ? { Layers: [row("this machine", layersText(0, stages.own_layers), stages.waits), ...stages.stages.map(stageRow)] } : {}),
     ...(donors?.donors.length ? { Donors: donors.donors.map((donor) => donorRow(donor, donors.groups)) } : {}),
   };
   const lists = Object.entries(groups).map(([name, rows]) =>
@@ -174,6 +175,14 @@ function donorRow({ name, peer, state, groups, groups_done: done, share, tokens_
   if (state !== "generated") return row(title, state, because, { lost: "warn", dropped: "bad" }[state]);
   const late = done === groups ? "" : `, ${number(done)} in time`;
   return row(title, `${number(groups)} of ${number(launched)} groups`, `${percent(share)} of tokens, ${number(rate)} tokens/s${late}`);
+}
+
+const layersText = (first, last) => `${number(first + 1)} to ${number(last)}`;
+
+function stageRow({ name, peer, first, last, sent_bytes: sent, received_bytes: received, computed_tokens: tokens, computed_seconds: seconds, because }) {
+  if (!peer) return row("nobody", layersText(first, last), because, "warn");
+  const rate = seconds ? `${number(tokens / seconds)} tokens/s, ` : "";
+  return row(name || peer.slice(-8), layersText(first, last), `${rate}${size(sent)} to it, ${size(received)} back`);
 }
 
 function gpu({ name, memory_used_bytes, memory_total_bytes, utilization_share, power_watts, power_limit_watts }) {

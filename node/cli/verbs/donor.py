@@ -1,4 +1,5 @@
-"""``starling donor invite|list|remove``: other machines, your own or friends', that generate for this node."""
+"""``starling donor invite|list|remove``: other machines, your own or friends', that generate for this node or hold
+layers of its model."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from swarm.donors.donor_list import ListedDonor
 
 app = typer.Typer(
-    help="Invite machines that only generate for this node, your own or friends'. They run starling lend.",
+    help="Invite machines, your own or friends', that generate for this node or hold its layers: starling lend.",
     no_args_is_help=True,
 )
 

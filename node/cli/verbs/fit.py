@@ -20,6 +20,12 @@ def fit(
         str | None,
         typer.Option(metavar="SIZE", help="Plan for this much memory, such as 8GB, of the GPU where there is one."),
     ] = None,
+    others: Annotated[
+        str | None,
+        typer.Option(
+            "--with", metavar="SIZE,SIZE,…", help="Plan over this machine and others that may use so much memory each."
+        ),
+    ] = None,
     home: HomeOption = None,
     sets: SetOption = None,
     as_json: JsonOption = False,
@@ -27,19 +33,24 @@ def fit(
     """Show what training a model takes in memory, by part, and the settings that starling up would choose.
 
     The exit code is 78 if the model does not fit. Nothing is loaded or changed.
+    With --with it shows which layers this machine and others would hold
+    together (policy.stages), and how long a round would take.
 
     Examples:
 
     starling fit Qwen/Qwen2.5-0.5B
 
     starling fit ./model --memory 8GB --set policy.adapter_rank=16
+
+    starling fit Qwen/Qwen2.5-1.5B --memory 4GB --with 2GB,2GB
     """
     from node.configuration import load_config
     from node.doctor.configured_model import judge_model
-    from node.doctor.machine_facts import fit_facts
+    from node.doctor.machine_facts import fit_facts, stage_fit
     from node.doctor.task_check import check_generators
     from node.engines.vllm_backend.environment import environment_at
     from node.fit.machine_probe import machine_for
+    from node.fit.stages.table import stage_fit_lines
     from node.fit.table import report_lines
 
     where = home_of(home)
@@ -51,13 +62,19 @@ def fit(
     if refused is not None:
         raise ConfigurationError(f"{refused.message}: {refused.remedy}")
     machine = machine_for(where, config.policy, asked_bytes, config.machine.max_memory_bytes)
-    report = fit_facts(where, config, machine, environment_at(os.environ).installed())
-    print_answer(report, as_json, lambda: report_lines(report))
-    if not report.fits:
+    if others is not None:
+        staged = stage_fit(where, config, machine, [bytes_of(each, "--with") for each in others.split(",")])
+        print_answer(staged, as_json, lambda: stage_fit_lines(staged))
+        fits = staged.fits
+    else:
+        report = fit_facts(where, config, machine, environment_at(os.environ).installed())
+        print_answer(report, as_json, lambda: report_lines(report))
+        fits = report.fits
+    if not fits:
         raise typer.Exit(ExitCode.BAD_CONFIGURATION)
 
 
-def bytes_of(text: str) -> int:
+def bytes_of(text: str, option: str = "--memory") -> int:
     """Returns an amount such as "8GB", "512 MiB" or "8000000000" in bytes. Raises ``ConfigurationError``."""
     from node.configuration.amounts import size_bytes
 
@@ -65,5 +82,5 @@ def bytes_of(text: str) -> int:
         return size_bytes(text)
     except ValueError:
         raise ConfigurationError(
-            f"--memory {text} is not an amount of memory: write it such as 8GB or 512MiB"
+            f"{option} {text} is not an amount of memory: write it such as 8GB or 512MiB"
         ) from None

@@ -1,4 +1,4 @@
-"""``starling lend``: generates on this machine for the owner who invited it."""
+"""``starling lend``: generates on this machine for the owner who invited it, or holds layers of its model."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def lend(
     sets: SetOption = None,
     as_json: JsonEventsOption = False,
 ) -> None:
-    """Lend this machine to an owner who invited it: it generates what that owner's node asks for, and nothing else.
+    """Lend this machine to an owner who invited it: it generates for that owner's node, or holds layers of its model.
 
-    It trains nothing and holds no data. The owner's model must be here too: a
-    built-in one is, a hub id is taken from the hub, a folder you name with
-    --model. Its weights come from the owner, and stay in memory. Use a data
+    It trains nothing of its own and holds no data. The owner's model must be here
+    too: a built-in one is, a hub id is taken from the hub, a folder you name with
+    --model. What is trained comes from the owner, and stays in memory. Use a data
     directory of its own where this machine also trains. The first Ctrl-C says
     goodbye, a second one ends it at once. starling status and starling down
     work as with a node.

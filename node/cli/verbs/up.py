@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 OPTIONS: Final = {  # each key that has an option of its own
     "policy.model": "--model",
+    "policy.stages": "--stages",
     "name": "--name",
     "swarm.peers": "--peer",
     "swarm.listen": "--listen",
@@ -48,6 +49,12 @@ OPTIONS: Final = {  # each key that has an option of its own
 ModelOption = Annotated[
     str | None,
     typer.Option(metavar="MODEL", help="builtin:wren, builtin:robin, builtin:finch, a local folder, or a hub id."),
+]
+StagesOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0, metavar="N", help="Share the model's layers with N other machines, which run starling lend; 0: none."
+    ),
 ]
 NameOption = Annotated[str | None, typer.Option(metavar="NAME", help="The name that peers see.")]
 ListenOption = Annotated[
@@ -100,6 +107,7 @@ UntilInputEndsOption = Annotated[
 def up(
     home: HomeOption = None,
     model: ModelOption = None,
+    stages: StagesOption = None,
     name: NameOption = None,
     peer: PeerOption = None,
     friend: FriendOption = None,
@@ -137,6 +145,8 @@ def up(
 
     starling up --home /data/finch --model builtin:finch
 
+    starling up --model ./my-model --stages 2
+
     starling up --peer /ip4/192.0.2.7/tcp/4001/p2p/12D3KooW… --name lark
 
     starling up --friend robin
@@ -161,7 +171,7 @@ def up(
     where = home_of(home)
     resumed = None if resume is None else named_checkpoint(where.checkpoints, resume, "--resume")
     given = flags_of({"policy.model": model, "name": name, "swarm.listen": listen})
-    given |= flags_of({"rounds": rounds, "tokens": tokens})
+    given |= flags_of({"rounds": rounds, "tokens": tokens, "policy.stages": stages})
     given |= flags_of(_met(where, peer or [], friend or [], swarm, lists or [], assignments(sets)))
     options = {key: OPTIONS[key] for key in given}
     flags = assignments(sets) | given | ({"checkpoint.from_peers": "true"} if from_peers else {})

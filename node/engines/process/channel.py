@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from contextlib import suppress
@@ -27,15 +28,20 @@ class Channel(Protocol):
 
 
 class SocketChannel:
-    """``Channel`` on a connected stream socket."""
+    """``Channel`` on a connected stream socket. One thread may send while another one receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
+        connection.setblocking(False)
 
     def send(self, body: bytes, *, seconds: float | None) -> None:
+        left = memoryview(framed(body))
         try:
-            self._socket.settimeout(seconds)
-            self._socket.sendall(framed(body))
+            while left:
+                try:
+                    left = left[self._socket.send(left) :]
+                except BlockingIOError:
+                    self._wait(select.POLLOUT, seconds)
         except TimeoutError as error:
             raise DeadlineError(f"the other end took nothing for {seconds} s") from error
         except OSError as error:
@@ -64,12 +70,23 @@ class SocketChannel:
     def _exactly(self, size: int, until: float | None) -> bytes:
         received = bytearray()
         while len(received) < size:
-            left_seconds = None if until is None else until - time.monotonic()
-            if left_seconds is not None and left_seconds <= 0:
-                raise TimeoutError
-            self._socket.settimeout(left_seconds)
-            part = self._socket.recv(min(size - len(received), _READ_BYTES))
+            try:
+                part = self._socket.recv(min(size - len(received), _READ_BYTES))
+            except BlockingIOError:
+                self._wait(select.POLLIN, None if until is None else until - time.monotonic())
+                continue
             if not part:
                 raise UnreachableError("the connection was closed")
             received += part
         return bytes(received)
+
+    def _wait(self, event: int, seconds: float | None) -> None:
+        """Returns once the socket may be read or written. Raises ``TimeoutError`` after ``seconds``, ``OSError`` where
+        it was closed."""
+        descriptor = self._socket.fileno()
+        if descriptor < 0:
+            raise OSError("closed here")
+        poll = select.poll()
+        poll.register(descriptor, event)
+        if not poll.poll(None if seconds is None else max(0, round(1000 * seconds))):
+            raise TimeoutError

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -57,24 +59,39 @@ class EngineChild:
     """A process that was started a moment ago. It ends when this process does, however that ends."""
 
     def __init__(
-        self, setup: ProcessSetup, command: Sequence[str] = COMMAND, environment: Mapping[str, str] | None = None
+        self,
+        setup: ProcessSetup,
+        command: Sequence[str] = COMMAND,
+        environment: Mapping[str, str] | None = None,
+        told: Callable[[bytes], None] | None = None,
     ) -> None:
-        """``environment``: by default that of a process that computes with torch. Raises ``EngineLostError`` where the
-        system has no room for a process now."""
+        """``environment``: by default that of a process that computes with torch. ``told`` gets each line of its
+        standard output, on a thread of its own; without it they go where errors go. Raises ``EngineLostError`` where
+        the system has no room for a process now."""
         self._path = Path(setup.socket)
         variables = compute_environment(os.environ) if environment is None else dict(environment)
         try:
             self._path.unlink(missing_ok=True)  # of one that was killed
             # No session of its own: whoever ends the learner's ends this too. Output goes to the learner's log.
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=variables, bufsize=0)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=2 if told is None else subprocess.PIPE, env=variables, bufsize=0
+            )
         except OSError as error:
             raise EngineLostError(
                 f"the engine process could not be started ({error})", EngineLoss.NOT_STARTED
             ) from error
         assert self._process.stdin is not None
         self._stdin = self._process.stdin
+        if told is not None:
+            threading.Thread(target=self._read, args=(told,), daemon=True).start()
         with contextlib.suppress(BrokenPipeError):  # it has ended, which ``connect`` tells
             self._stdin.write(msgspec.json.encode(setup) + b"\n")
+
+    def _read(self, told: Callable[[bytes], None]) -> None:
+        assert self._process.stdout is not None
+        with io.BufferedReader(self._process.stdout) as lines:  # type: ignore[type-var]  # it is raw: bufsize is 0
+            for line in lines:
+                told(line)
 
     @property
     def pid(self) -> int:

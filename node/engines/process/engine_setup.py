@@ -24,6 +24,7 @@ class EngineSetup(ProcessSetup, frozen=True, kw_only=True):
 
 
 class LentSetup(EngineSetup, frozen=True, kw_only=True):
-    """The setup of the engine that a donor lends."""
+    """The setup of the engine, or the stage, that a donor lends."""
 
     family: str  # hex, of the owner's policy
+    max_memory_bytes: int | None = None  # of main memory, as the owner of the machine set it

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from node.compute_environment import importing_libraries
 from node.engines.process.engine_process import accepted, end, main
 from node.engines.process.engine_setup import LentSetup
 from protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from node.policy.policy import Policy
 
 
 def serve(connection: socket.socket, setup: LentSetup) -> None:
@@ -28,17 +33,29 @@ def serve(connection: socket.socket, setup: LentSetup) -> None:
         from node.policy.policy import Policy
 
     policy = Policy.load(PolicySection.model_validate(setup.policy))
+    check_family(policy, setup)
+    engine = HostedTorchEngine(policy, merge_adapters=setup.merge_adapters)
+    for each in connections(connection, Path(setup.socket)):
+        EngineSession(engine, SocketChannel(each), files=None).serve()
+        engine.sleep()
+
+
+def check_family(policy: Policy, setup: LentSetup) -> None:
+    """Raises ``ConfigurationError`` for a model that is not the owner's."""
     if policy.family.hex() != setup.family:
         raise ConfigurationError(
             f"the model {setup.policy['model']} has family {policy.family.hex()}, the owner's has {setup.family}: copy "
             "the owner's model folder to this machine, and name it with --model"
         )
-    engine = HostedTorchEngine(policy, merge_adapters=setup.merge_adapters)
-    path = Path(setup.socket)
+
+
+def connections(first: socket.socket, path: Path) -> Iterator[socket.socket]:
+    """Yields one session's connection after the other: ``first``, then those of the parent at ``path``. Each is closed
+    before the next is awaited."""
+    connection = first
     while True:
-        EngineSession(engine, SocketChannel(connection), files=None).serve()
+        yield connection
         connection.close()
-        engine.sleep()
         path.unlink(missing_ok=True)
         connection = accepted(path, os.getppid())
 

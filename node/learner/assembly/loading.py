@@ -18,16 +18,17 @@ from typing import Any
 from node.averaging.rules import rule_of
 from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints
-from node.configuration import DEFAULT_STORE_BYTES, Config, chosen, devices_faults
+from node.configuration import DEFAULT_STORE_BYTES, Config, chosen, devices_faults, stages_faults
 from node.engines.backends import EngineParts, engine_of
 from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
 from node.evaluation.while_training import EvaluationWhileTraining
-from node.events import Event, LearnerReady, Loading
+from node.events import Event, LearnerReady, Loading, RoundDone
 from node.fit.fitted import FLOORS, Sizes, fitted_with, remember, remember_smaller_passes
 from node.fit.settings import MemorySettings
 from node.home import Home
 from node.learner.assembly.environment_audits import EnvironmentAudits, audit_fault
+from node.learner.assembly.machines import over_machines
 from node.learner.assembly.planning import planned_config
 from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
@@ -35,6 +36,7 @@ from node.learner.generation.generation import check_prompt_room
 from node.learner.generation.own_rollouts import RewardScorer
 from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
+from node.learner.memory.abandoned import WaitAbandoned
 from node.learner.memory.device_memory import return_freed_tensors, total_memory_bytes
 from node.learner.memory.phases import SizePlan
 from node.learner.objective.forward import Network, PassSettings, check_network
@@ -47,6 +49,7 @@ from node.learner.steps.devices import ONE_DEVICE, LeadingDevice
 from node.learner.steps.optimizer import MasterAdamW
 from node.policy.device import choose_device
 from node.policy.policy import Policy
+from node.stages.gathering import Gathering
 from node.state_sync.measured_success import SuccessMeasurement
 from node.state_sync.publishing import HeldState, StatePublisher
 from node.state_sync.start_from_peers import start_from_peers, with_adopted_state
@@ -94,22 +97,37 @@ def assembled(
     """Yields a learner that continues from data directory ``path``; on leaving, its threads end and nothing is lost.
 
     ``began`` is ``time.monotonic()`` when the process started; ``should_stop`` ends waiting for the weights of peers.
-    Raises ``ConfigurationError`` or ``StorageError``.
+    Raises ``ConfigurationError`` or ``StorageError``, and ``WaitAbandoned`` where it is to stop before there are as
+    many machines as ``policy.stages``.
     """
 
     def loading(what: str) -> None:
         report(Loading(time_seconds=time.time(), what=what, seconds=time.monotonic() - began))
 
     home = Home(path)
-    for fault in devices_faults(config):
+    for fault in (*devices_faults(config), *stages_faults(config)):
         raise ConfigurationError(f"{fault.key} {fault.found}: {fault.remedy}")
     loading("tasks")
     tasks = load_tasks(config.tasks)
-    sized = _sized(home, config, tasks, report)
-    loading("policy")
-    policy, floors = _policy(sized, may_recompute=config.learner.recompute == "auto")
-    check_prompt_room(tasks, policy.tokens, Network.of(policy.model).context)
     with ExitStack() as stack:
+        policy: Policy
+        if config.policy.stages:
+            loading("machines")
+            over = over_machines(home, config, tasks.values(), report, should_stop, stack)
+            if over is None:
+                raise WaitAbandoned
+            sizes = Sizes(over.settings.rows, over.settings.batch_tokens, over.settings.recompute)
+            memory_bytes = total_memory_bytes(over.policy.device)
+            fitted = fitted_with(home.fitted, config.policy.model, memory_bytes)
+            begin = sizes if fitted is None else fitted.sizes.within(sizes)
+            sized = _Sized(over.config, over.settings, begin, sizes, memory_bytes)
+            policy, floors, regain = over.policy, FLOORS, over.gathering.regained
+            report = _telling_rounds(report, over.gathering)
+        else:
+            sized, regain = _sized(home, config, tasks, report), None
+            loading("policy")
+            policy, floors = _policy(sized, may_recompute=config.learner.recompute == "auto")
+        check_prompt_room(tasks, policy.tokens, Network.of(policy.model).context)
         ran_out = partial(remember_smaller_passes, home.fitted, config.policy.model, sized.memory_bytes, sized.begin)
         others = start_other_devices(home.devices_meeting, sized.config, policy, report, ran_out, stack)
         measure = SuccessMeasurement(policy, tasks, scorer, rows=sized.settings.rows, draws=random.SystemRandom())
@@ -128,11 +146,23 @@ def assembled(
             floors=floors,
             remember=partial(remember, home.fitted, config.policy.model, sized.memory_bytes),
             should_stop=should_stop,
+            regain=regain,
         )
         learner = _learner(home, sized, policy, restored, tasks, scorer, report, size_plan, devices, stack)
         seconds = time.monotonic() - began
         report(_ready(sized, policy, tuple(tasks), restored, seconds))
         yield learner
+
+
+def _telling_rounds(report: Callable[[Event], None], gathering: Gathering) -> Callable[[Event], None]:
+    """Returns ``report`` which tells after each round what its machines did."""
+
+    def told(event: Event) -> None:
+        report(event)
+        if isinstance(event, RoundDone):
+            gathering.tell()
+
+    return told
 
 
 def _sized(home: Home, config: Config, tasks: Mapping[str, Task], report: Callable[[Event], None]) -> _Sized:

@@ -24,7 +24,7 @@ from node.learner.influence.guard import Guard
 from node.learner.loop import Learner
 from node.learner.memory.device_memory import device_memory
 from node.learner.memory.phases import PhaseRunner, SizePlan
-from node.learner.objective.forward import Network, PassSettings
+from node.learner.objective.forward import PassSettings
 from node.learner.objective.reference_policy import ReferencePolicy
 from node.learner.round.learning import RoundLearning
 from node.learner.round.measuring import Measuring
@@ -38,6 +38,7 @@ from node.learner.steps.devices import ONE_DEVICE, LeadingDevice
 from node.learner.steps.early_learning import EarlyLearning
 from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
+from node.stages.policy import network_of
 from node.tasks.task import Task
 
 
@@ -73,7 +74,7 @@ def learner_of(
     reference = extras.reference or ReferencePolicy(policy.trainable(), config.objective)
     seed = f"{config.seed}/{config.name}"  # the name sets apart nodes that share a configuration
     draws = partial(_draws, seed)
-    network = Network.of(policy.model, policy.tokens.vocabulary)
+    network = network_of(policy)
     passes = extras.passes or PassSettings(
         chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS), chosen(config.learner.recompute, False)
     )

@@ -1,8 +1,10 @@
 """Runs the phases of a round so that running out of memory is an event and not an end.
 
 A phase that ran out is dropped whole (``drop``), what it held is given back, ``decisions.decide`` says what follows,
-the event is reported, and the phase is run again from its beginning. A phase must therefore change nothing that lasts
-before its last allocation; where it does, it says how that is undone (``undo.Undo``).
+the event is reported, and the phase is run again from its beginning. The same follows where a machine that holds layers
+is lost, once they are held again; nothing is halved then, unless that machine's memory ran out. A phase must therefore
+change nothing that lasts before its last allocation or its last call of a machine; where it does, it says how that is
+undone (``undo.Undo``).
 
 Guarantees: what ``run`` returns is the result of one whole attempt. Generation is seeded, so the repeated attempt gives
 what the first would have given; a gradient from smaller passes is the same up to rounding. With fewer rows than
@@ -20,21 +22,18 @@ from typing import Final, TypeVar
 
 from node.events import Event, OutOfMemory
 from node.fit.fitted import FLOORS, Sizes
+from node.learner.memory.abandoned import WaitAbandoned
 from node.learner.memory.decisions import KEYS, Attempts, MemoryDecision, Phase, decide, grown
 from node.learner.memory.device_memory import DeviceMemory
 from node.learner.memory.errors import forget, give_back
 from node.policy.device_faults import detail_of, is_out_of_memory
-from protocol.errors import StorageError, TooLittleMemoryError
+from protocol.errors import StageLostError, StorageError, TooLittleMemoryError
 
 STOP_LOOK_SECONDS: Final = 1.0  # between two looks at whether to stop, while waiting
 
 Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
-
-
-class WaitAbandoned(Exception):
-    """The learner was asked to stop while a phase waited for memory. The round is not done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +46,8 @@ class SizePlan:
     remember: Callable[[Sizes], None] = lambda sizes: None  # writes them down for the next start
     sleep: Callable[[float], None] = time.sleep
     should_stop: Callable[[], str | None] = lambda: None  # asked about once a second while waiting
+    # Waits until machines that were lost are replaced; returns False where the learner is to stop first.
+    regain: Callable[[Callable[[], str | None]], bool] | None = None
 
 
 def nothing() -> None:
@@ -106,10 +107,17 @@ class PhaseRunner:
                 self._put(larger)
 
     def _repeated(self, phase: Phase, work: Callable[[], Result], drop: Callable[[], None]) -> tuple[Result] | None:
-        attempts = Attempts()
+        attempts, regain = Attempts(), self._plan.regain
         while True:
+            lost: StageLostError | None = None
             try:
                 return (work(),)
+            except StageLostError as error:
+                if regain is None:
+                    raise
+                lost, detail = error, str(error)
+                log.warning("a machine is lost (%s): %s", phase, detail)
+                forget(error)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -118,6 +126,11 @@ class PhaseRunner:
                 forget(error)
             drop()
             give_back()
+            if lost is not None and regain is not None:
+                if not regain(lambda: self.should_stop()):
+                    raise WaitAbandoned
+                if not lost.ran_out:
+                    continue
             decision = self._decided(phase, attempts, detail)
             attempts = decision.attempts
             if decision.then == "skip":

@@ -12,10 +12,10 @@ those of plain full sequences up to rounding. The head is applied to real tokens
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +38,9 @@ from protocol.errors import ConfigurationError
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 HEAD_TOLERANCE: Final = 2e-2  # nats; loose enough for bfloat16, far below what a scaled or capped head would differ by
 
@@ -99,6 +102,23 @@ class Network:
         tokens = rows if vocabulary is None else min(vocabulary, rows)
         by_lengths = not slides and attends_by_lengths(causal, head.weight.device)
         return cls(body, head, not slides, context, layers, tokens, by_lengths)
+
+    def last_hidden(self, passes: PassSettings, cache: PassCache, **inputs: Tensor | None) -> Tensor:
+        """Returns the body's last hidden state (B, T, D)."""
+        with ExitStack() as stack:
+            if passes.recompute:
+                stack.enter_context(recomputed_layers(self.layers, cache, passes.chunk_tokens))
+            hidden: Tensor = self.body(**inputs, past_key_values=cache, use_cache=True).last_hidden_state
+        return hidden
+
+    def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Returns what ``work`` returns for each of ``items``. It makes a forward pass of one micro-batch by
+        ``completion_logps`` and goes back by ``backward``; afterwards the gradients of all are in the parameters."""
+        return [work(item) for item in items]
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds the gradient of ``loss``, which rests on the thread's last forward pass."""
+        loss.backward()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,7 +207,7 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
     device = network.head.weight.device
     prompt_cache = PassCache()
     prompt_ids = _right_padded(micro_batch.prompts)  # (K, P)
-    prompt_hidden = _run(network, passes, prompt_cache, input_ids=sent(prompt_ids, device))  # (K, P, D)
+    prompt_hidden = network.last_hidden(passes, prompt_cache, input_ids=sent(prompt_ids, device))  # (K, P, D)
     # Which tokens are real is known here: a mask on the device would have to be read back to know how many they are.
     ends = [row * prompt_ids.shape[1] + len(prompt) - 1 for row, prompt in enumerate(micro_batch.prompts)]
     last_hidden = prompt_hidden.flatten(0, 1).index_select(0, sent(torch.tensor(ends), device))  # (K, D)
@@ -218,7 +238,7 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
         hidden.append(states.flatten(0, 1).index_select(0, sent(torch.from_numpy(real), device)))
     if micro_batch.in_step and max(c.row_length for c in micro_batch.completions) == 1:
         first = sent(prompt_ids[:1, :1], device)
-        hidden[-1] = hidden[-1] + 0 * _run(network, passes, PassCache(), input_ids=first).sum()
+        hidden[-1] = hidden[-1] + 0 * network.last_hidden(passes, PassCache(), input_ids=first).sum()
     targets = sent(torch.from_numpy(np.concatenate([c.token_ids for c in micro_batch.completions])), device)
     if len(hidden) == 1:
         return hidden[0], targets
@@ -242,15 +262,6 @@ def rows_by_length(lengths: Sequence[int]) -> list[list[int]]:
     return [batches[size] for size in sorted(batches)]
 
 
-def _run(network: Network, passes: PassSettings, cache: PassCache, **inputs: Tensor | None) -> Tensor:
-    """Returns the body's last hidden state (B, T, D)."""
-    with ExitStack() as stack:
-        if passes.recompute:
-            stack.enter_context(recomputed_layers(network.layers, cache, passes.chunk_tokens))
-        hidden: Tensor = network.body(**inputs, past_key_values=cache, use_cache=True).last_hidden_state
-    return hidden
-
-
 def _run_on_prompts(
     network: Network, passes: PassSettings, cache: PassCache, ids: Tensor, prompt_lengths: Sequence[int]
 ) -> Tensor:
@@ -265,7 +276,7 @@ def _run_on_prompts(
         prompt_columns = torch.arange(max(prompt_lengths), device=ids.device)  # (P,)
         mask = torch.cat([prompt_columns < before, torch.ones_like(ids, dtype=torch.bool)], dim=1)  # (B, P + T)
     positions = before + torch.arange(ids.shape[1], device=ids.device)  # (B, T)
-    return _run(network, passes, cache, input_ids=ids, attention_mask=mask, position_ids=positions)
+    return network.last_hidden(passes, cache, input_ids=ids, attention_mask=mask, position_ids=positions)
 
 
 def _right_padded(rows: Sequence[Sequence[int]]) -> Tensor:

@@ -37,6 +37,7 @@ from node.learner.objective.report import ObjectiveReport, report_of_movement
 from node.learner.steps.devices import ONE_DEVICE, Devices, StepTask, divided, share_of_tokens
 from node.learner.steps.optimizer import MasterAdamW, StepReport
 from node.policy.device_faults import is_out_of_memory
+from protocol.errors import StageLostError
 
 UNDIVIDED: Final = BatchTotals(1, 1, 1)
 
@@ -210,28 +211,29 @@ class OptimizerSteps:
         """Adds the gradient of these passes to that in the optimizer. An exception drops both."""
         report = ObjectiveReport()
         with self.optimizer.accumulated.accumulating():
-            for each in todo:
-                logps, entropies = completion_logps(
-                    self.network, each.micro_batch, task.passes, temperature=task.temperature
-                )
-                loss, of_pass = objective_loss(logps, entropies, each.spans, self.objective, totals, each.anchors)
-                loss.backward()  # type: ignore[no-untyped-call]
+            for of_pass in self.network.each(partial(self._add_pass, task=task, totals=totals), todo):
                 report.add(of_pass)
-                if task.measured is not None and each.before is None:
-                    each.before = logps.detach()
-                if self.objective.steps > 1:
-                    each.spans = replace(each.spans, present=torch.zeros_like(each.spans.present))
-                    if each.anchors.proximal is None:
-                        each.anchors = replace(each.anchors, proximal=logps.detach())
+        return report
+
+    def _add_pass(self, each: GradientPass, task: StepTask, totals: BatchTotals) -> ObjectiveReport:
+        logps, entropies = completion_logps(self.network, each.micro_batch, task.passes, temperature=task.temperature)
+        loss, report = objective_loss(logps, entropies, each.spans, self.objective, totals, each.anchors)
+        self.network.backward(loss)
+        if task.measured is not None and each.before is None:
+            each.before = logps.detach()
+        if self.objective.steps > 1:
+            each.spans = replace(each.spans, present=torch.zeros_like(each.spans.present))
+            if each.anchors.proximal is None:
+                each.anchors = replace(each.anchors, proximal=logps.detach())
         return report
 
     def _measured(self, one: GradientPass, task: StepTask) -> ObjectiveReport:
-        """Returns how far the steps have moved the policy on one pass of each device. Where memory runs out that is not
-        known: the steps are taken, and must not be taken again."""
+        """Returns how far the steps have moved the policy on one pass of each device. Where memory runs out, or a stage
+        is lost, that is not known: the steps are taken, and must not be taken again."""
         try:
             return self.devices.added(self._moved(one, task))
         except Exception as error:
-            if self.devices.count > 1 or not is_out_of_memory(error):
+            if self.devices.count > 1 or not (is_out_of_memory(error) or isinstance(error, StageLostError)):
                 raise
             forget(error)
             give_back()

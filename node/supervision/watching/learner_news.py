@@ -5,11 +5,18 @@ checkpoints that are damaged, memory that ran out, an engine that was lost.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, Final, TypeVar
 
 from node import events
-from node.api.answers import damaged_line, dropped_donor_line, engine_line, not_saved_line, out_of_memory_line
+from node.api.answers import (
+    damaged_line,
+    dropped_donor_line,
+    engine_line,
+    lost_stage_line,
+    not_saved_line,
+    out_of_memory_line,
+)
 from node.supervision.watching.learning_watch import LearningWatch
 from node.supervision.watching.phase_watch import PhaseWatch
 
@@ -29,6 +36,7 @@ class LearnerNews:
         self._unsaved_noted_at = -math.inf
         self._phases = PhaseWatch()
         self._learning = LearningWatch()
+        self._lost_stages: Set[int] = set()  # the first layer of each place that was told to have lost its machine
         self._noted: set[str] = set()  # what is told once: "NOTHING LEARNT" and "REWARD FALLS"
         self._heard_at = clock()
 
@@ -90,6 +98,11 @@ class LearnerNews:
                 del self._newest[events.DonorsShared]  # the last one has left
             case events.DonorsShared():
                 return [dropped_donor_line(donor) for donor in event.donors if donor.state == "dropped"]
+            case events.StagesHeld():
+                lost = {stage.first: stage for stage in event.stages if not stage.peer and stage.because}
+                new_ones = [lost_stage_line(stage) for first, stage in lost.items() if first not in self._lost_stages]
+                self._lost_stages = lost.keys()
+                return new_ones
             case events.OutOfMemory():
                 return [out_of_memory_line(event)]
             case events.NotSaved():

@@ -1,5 +1,5 @@
-"""Targets of fuzzing: what a learner and an engine in another process send each other, a donor and its owner before
-that, and a donor's invitation."""
+"""Targets of fuzzing: what a learner and an engine in another process send each other, or an owner and a machine that
+holds layers, a donor and its owner before that, and a donor's invitation."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from protocol.streams.engine_messages import (
 )
 from protocol.streams.framing import LENGTH_BYTES
 from protocol.streams.lend_messages import LendHello, LendRefused, LendTerms, decode_lend_answer, decode_lend_hello
+from protocol.streams.stage_messages import StageAnswer, StageRequest, decode_stage_answer, decode_stage_request
 from scripts.attacks.fuzzing.extremes import encoded
 from scripts.attacks.fuzzing.targets import Make, Target, all_of, direct
 from scripts.vectors.engine_vectors import BATCH, engine_messages
 from scripts.vectors.lend_vectors import donor_invitations, lend_messages
+from scripts.vectors.stage_vectors import stage_messages
 
 MOST_BYTES = 1 << 16  # of one input
 MOST_INVITATION_BYTES = 2000  # base58 takes time in the square of it
@@ -64,7 +66,9 @@ def _made(kinds: object) -> Make:
 def lending_targets() -> list[Target]:
     frames = [bytes.fromhex(vector["frame"])[LENGTH_BYTES:] for vector in lend_messages()]
     bodies = [_body(vector["text"]) for vector in donor_invitations()]
+    staged = [bytes.fromhex(vector["frame"])[LENGTH_BYTES:] for vector in stage_messages()]
     return [
+        Target("message of a stage", direct(_stage_message), staged, 8, _made(StageRequest | StageAnswer), 4),
         Target("message of lending", direct(_message), frames, 8, _made_message, 4),
         Target("donor's invitation", _invitation, bodies, 0.1, _made_invitation, 0.05),
     ]
@@ -72,6 +76,10 @@ def lending_targets() -> list[Target]:
 
 def _message(raw: bytes) -> None:
     all_of(lambda: decode_lend_hello(raw), lambda: decode_lend_answer(raw))
+
+
+def _stage_message(raw: bytes) -> None:
+    all_of(lambda: decode_stage_request(raw), lambda: decode_stage_answer(raw))
 
 
 def _made_message(random: Random) -> bytes:

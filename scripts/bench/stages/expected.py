@@ -2,14 +2,9 @@
 
     python -m scripts.bench.stages.expected [--machines 3] [--groups 32] [--completions 4] [--prompt 128] [--own 256]
 
-A round generates completions, then trains on them once. With P_l weights in a layer, P_h in the head, n tokens, c of
-them completions', in flops:
+A round generates completions, then trains on them once; its flops are those of ``node/fit/stages/work.py``.
 
-    forward    2 P_l n a layer, 2 P_h c at the head, and 4 · queries · columns a token and layer of attention
-    backward   once that for an adapter (gradients of what enters), twice for whole weights; once more for what is
-               recomputed: layers, and the head in any case
-
-    training   micro-batches around the ring of ``schedule.py``: the owner has embedding, head and the first layers
+    training   micro-batches around the ring of ``node/fit/stages/schedule.py``
     decoding   rows in G groups, one after the other around the ring of S machines, t of one group at one of them:
                step = max(G t, S (t + sent + delay), G · sent), the best G of 1 to 4 S
     streamed   one machine that computes every layer as its weights come from where they are kept, for each
@@ -31,14 +26,14 @@ from typing import Final
 
 import msgspec
 
-from node.fit.activations import ELEMENT_BYTES
 from node.fit.footprint import Place, footprint_of
 from node.fit.model_sizes import ModelSizes, sizes_from
 from node.fit.settings import DeviceKind, MemorySettings
+from node.fit.stages.schedule import StageSeconds, Timeline, best_timeline, ring
+from node.fit.stages.work import Round, Training, entering_bytes, layers_by_time, stage_sizes
 from node.fit.workload import Workload
 from scripts.bench.common.published_shapes import LARGER, SHAPES
 from scripts.bench.gpu.expected import CARDS
-from scripts.bench.stages.schedule import StageSeconds, Timeline, best_timeline, ring
 from scripts.experiments.harness.crossings import Crosses
 from scripts.experiments.reports.report_document import table
 
@@ -87,64 +82,17 @@ ENCODINGS: Final[Mapping[str, Crosses]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """``groups`` of ``completions``, which share a prompt."""
-
-    groups: int
-    completions: int
-    prompt: int
-    own: int
-
-    @property
-    def rows(self) -> int:
-        return self.groups * self.completions
-
-    @property
-    def tokens(self) -> int:
-        return self.groups * self.prompt + self.rows * self.own
-
-    @property
-    def micro_batches(self) -> int:
-        return -(-self.tokens // PASS_TOKENS)
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """A model and what of it is trained; layers are recomputed."""
-
-    sizes: ModelSizes
-    whole: bool
-
-    def layer_flops(self, a_round: Round) -> tuple[float, float]:
-        """Returns the forward and the backward pass of one layer over a round."""
-        sizes = self.sizes
-        columns = a_round.prompt + a_round.own / 2
-        forward = a_round.tokens * (2.0 * sizes.layer_parameters + 4.0 * sizes.queries * columns)
-        return forward, forward * (3 if self.whole else 2)
-
-    def head_flops(self, a_round: Round) -> tuple[float, float]:
-        forward = 2.0 * self.sizes.vocabulary * self.sizes.hidden * a_round.rows * a_round.own
-        return forward, forward * (3 if self.whole else 2)
-
-
 def sizes_of(shape: str) -> ModelSizes:
     found = sizes_from(SHAPES_TRAINED[shape], shape)
     assert found is not None
     return found
 
 
-def layers_by_time(training: Training, a_round: Round, speeds: Sequence[float]) -> list[int]:
+def layers_of(training: Training, a_round: Round, speeds: Sequence[float]) -> list[int]:
     """Returns how many layers each machine holds, by its speed; the owner, the first one, has the head besides."""
     layer, head = sum(training.layer_flops(a_round)), sum(training.head_flops(a_round))
-    of_each = [(training.sizes.layers * layer + head) * speed / sum(speeds) for speed in speeds]
-    wanted = [max(0.0, of_each[0] - head) / layer, *(each / layer for each in of_each[1:])]
-    scaled = [each * training.sizes.layers / sum(wanted) for each in wanted]
-    held = [int(each) for each in scaled]
-    by_rest = sorted(range(len(held)), key=lambda number: held[number] - scaled[number])
-    for number in by_rest[: training.sizes.layers - sum(held)]:
-        held[number] += 1
-    return held
+    layers, seconds = training.sizes.layers, [layer / speed for speed in speeds]
+    return layers_by_time(layers, seconds, head / speeds[0], [0] * len(speeds), [layers] * len(speeds))
 
 
 def trained(
@@ -160,7 +108,7 @@ def trained(
     forward, backward = (each / machine.flops / a_round.micro_batches for each in layer)
     stages = [
         StageSeconds(layers * forward / speed, layers * backward / speed)
-        for layers, speed in zip(layers_by_time(training, a_round, speeds), speeds, strict=True)
+        for layers, speed in zip(layers_of(training, a_round, speeds), speeds, strict=True)
     ]
     turn = sum(head) / machine.flops / a_round.micro_batches / speeds[0]
     sent = a_round.tokens * crosses.token_bytes(training.sizes.hidden) / link.bytes_a_second / a_round.micro_batches
@@ -236,11 +184,6 @@ def stage_bytes(
     return found
 
 
-def entering_bytes(sizes: ModelSizes, settings: MemorySettings) -> int:
-    """Returns what each token of a further micro-batch keeps where layers are recomputed (``node.fit.activations``)."""
-    return ELEMENT_BYTES[settings.dtype] * (sizes.layers * (sizes.hidden + 2 * sizes.keys) + sizes.hidden)
-
-
 def smallest(whole: bool, device: DeviceKind) -> MemorySettings:
     """Returns what ``starling fit`` would try nearly last: small passes, and as many rows as are wanted."""
     return MemorySettings(
@@ -256,18 +199,6 @@ def smallest(whole: bool, device: DeviceKind) -> MemorySettings:
         store_bytes=0,
         save_beside=False,
         averages=False,
-    )
-
-
-def stage_sizes(sizes: ModelSizes, layers: int, *, is_owner: bool) -> ModelSizes:
-    """Returns a model of those layers; the owner has embedding, head and last norm besides."""
-    return msgspec.structs.replace(
-        sizes,
-        layers=layers,
-        embedding_parameters=sizes.embedding_parameters * is_owner,
-        head_parameters=sizes.head_parameters * is_owner,
-        norm_parameters=sizes.norm_parameters * (2 * layers + is_owner) // (2 * sizes.layers + 1),
-        vocabulary=sizes.vocabulary if is_owner else 1,
     )
 
 
@@ -353,7 +284,7 @@ def unlike_table(a_round: Round) -> str:
         for speeds in ((1.0, 3.0), (3.0, 1.0), (1.0, 2.0, 4.0)):
             _, alone = alone_seconds(training, a_round, PROCESSOR, streamed=False)
             found = trained(training, a_round, PROCESSOR, LAN, EXACT, speeds)
-            layers = ", ".join(map(str, layers_by_time(training, a_round, speeds)))
+            layers = ", ".join(map(str, layers_of(training, a_round, speeds)))
             idle = ", ".join(f"{each:.2f}" for each in found.idle)
             faster = alone / max(speeds) / found.seconds
             rows.append([name, ", ".join(f"{speed:g}" for speed in speeds), layers, idle, f"{faster:.2f} ×"])
@@ -363,7 +294,7 @@ def unlike_table(a_round: Round) -> str:
 def memory_table(a_round: Round, machines: int) -> str:
     rows = []
     for training, name in trainings():
-        layers = layers_by_time(training, a_round, [1.0] * machines)
+        layers = layers_of(training, a_round, [1.0] * machines)
         cells = [name]
         devices: tuple[DeviceKind, ...] = ("cpu", "cuda")
         for device in devices:
@@ -401,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.machines < 2:
         parser.error("--machines is at least 2")
-    a_round = Round(options.groups, options.completions, options.prompt, options.own)
+    a_round = Round(options.groups, options.completions, options.prompt, options.own, PASS_TOKENS)
     tables = (
         bytes_table(),
         computing_table(a_round, options.machines),

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from node.cli.verbs.fit import bytes_of
+from node.fit.stages.table import StageFit
 from node.fit.table import FitReport
 from node.policy.model_files import BUILTIN_MODELS
 from protocol.errors import ConfigurationError
@@ -41,6 +42,17 @@ def test_folder_that_a_start_refuses_is_not_said_to_fit(starling: Starling, qwen
     (Path(qwen) / "tokenizer.json").unlink()
     code, shown, said = starling("fit", qwen, "--memory", "64GB")
     assert code == ExitCode.BAD_CONFIGURATION and not shown and "has no tokenizer.json" in said
+
+
+def test_with_other_machines_it_says_what_each_holds_or_what_is_missing(starling: Starling, qwen: str) -> None:
+    code, text, _ = starling("fit", qwen, "--memory", "2GB", "--with", "2GB,2GB", "--json")
+    found = msgspec.json.decode(text, type=StageFit)
+    assert code == 0 and found.fits and found.plan is not None and found.pace.flops > 1e8
+    assert [each.last for each in found.plan.held][-1] == found.layers == 24
+    code, shown, _ = starling("fit", qwen, "--memory", "1GB", "--with", "1GB")
+    assert code == ExitCode.BAD_CONFIGURATION and "more memory in all" in shown
+    code, _, said = starling("fit", qwen, "--with", "much")
+    assert code == ExitCode.BAD_CONFIGURATION and "--with" in said
 
 
 def test_name_of_a_built_in_model_without_its_prefix_is_answered_with_it(starling: Starling) -> None:

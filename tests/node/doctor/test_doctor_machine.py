@@ -164,6 +164,7 @@ def test_a_model_that_does_not_fit_is_an_error_with_the_plans_words() -> None:
     facts = MemoryFacts(10**8, 10**8, None)
     with_remedy(judge_memory(facts, running=False, fit=wren_on(10**8)), ERROR, "does not fit", "starling fit")
     with_remedy(judge_memory(facts, running=False, fit="no such model"), ERROR, "no such model")
+    assert judge_memory(facts, running=False, fit=wren_on(10**8), stages=2).severity == OK
 
 
 def test_available_memory_is_read_in_bytes_where_the_system_reports_it() -> None:

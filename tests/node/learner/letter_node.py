@@ -35,6 +35,7 @@ from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.foreign.swarm_calls import Swarm
 from node.learner.generation.own_rollouts import RewardScorer
+from node.learner.memory.phases import SizePlan
 from node.learner.state.learner_state import LearnerState
 from node.learner.state.persistence import Persistence, restore
 from node.learner.steps.optimizer import MasterAdamW
@@ -243,6 +244,7 @@ class Node:
         around: Callable[[TorchEngine], Engine] = lambda engine: engine,
         known: Mapping[str, Task] | None = None,
         shared: Mapping[str, Task] | None = None,
+        size_plan: SizePlan | None = None,
     ) -> None:
         """``known``: what it trains on, by default ``tasks()``; ``shared``: of these what is shared, by default all.
         ``around`` returns the engine that the learner gets, made from its own. ``trusting``: peers have full influence
@@ -288,7 +290,7 @@ class Node:
             state,
             report=self.events.append,
             clock=self._clock,
-            extras=Extras(persistence=persistence, evaluation=measured),
+            extras=Extras(persistence=persistence, evaluation=measured, size_plan=size_plan),
         )
 
     def _clock(self) -> float:

@@ -84,16 +84,21 @@ def test_what_a_donor_prints_and_what_status_says_of_it(tmp_path: Path) -> None:
     path = tmp_path / "out"
     with path.open("w") as out:
         say = LendingLines(out, clock=lambda: 0.0)
-        say("lending", {"owner": OWNER, "model": "a\x1b[2Jb", "family": ""})
+        say("lending", {"owner": OWNER, "model": "a\x1b[2Jb", "family": "", "layers": False})
         say("waiting", {"because": "two\nlines"})
+        say("lending", {"owner": OWNER, "model": "m", "family": "", "layers": True})
+        say("holding", {"first": 2, "last": 13, "layers": 24, "bytes": 412_000_000})
+        say("computed", {"tokens": 6000, "seconds": 20.0})
     shown = path.read_text()
-    assert "\x1b" not in shown and len(shown.splitlines()) == 2
+    assert "\x1b" not in shown and len(shown.splitlines()) == 5
+    assert "layers 3 to 13 of 24, 412.0 MB" in shown and "300/s" in shown
     status = SwarmStatus(
         "12D3", "lab", "ab", (), 5.0, 1, None, 10, 20, 0, {}, {}, has_learner=False, lending=LendingStatus(OWNER, "m")
     )
     assert status.lending is not None
     lines = list(lender_lines(status, status.lending))
     assert lines[1:3] == [f"owner     {OWNER}", "lends     m"]
+    assert list(lender_lines(status, LendingStatus(OWNER, "m", layers=True)))[2] == "lends     layers of m"
     assert list(lender_lines(status, LendingStatus(OWNER, waits_because="no room")))[2] == "waits     no room"
 
 

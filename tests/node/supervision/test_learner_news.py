@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from node.api.answers import escaped_event, stage_lines
 from node.events import (
     Averaged,
     CheckpointSaved,
@@ -16,6 +17,8 @@ from node.events import (
     PhaseBegan,
     Phases,
     RoundDone,
+    StageHeld,
+    StagesHeld,
     Stopped,
 )
 from node.supervision.watching.learner_news import UNSAVED_NOTE_SECONDS, LearnerNews
@@ -248,3 +251,47 @@ def test_reward_that_only_falls_is_told_once_with_what_to_do_until_it_rises() ->
 def test_reward_that_may_fall_by_chance_is_no_state(windows: list[float], spread: float) -> None:
     news, notes = with_rewards(windows, spread)
     assert notes == [] and news.reward_falls is None
+
+
+def stages(*because: str) -> StagesHeld:
+    """Machines of two layers each; those with a reason are lost."""
+    return StagesHeld(
+        time_seconds=0.0,
+        wanted=len(because),
+        connected=sum(not each for each in because),
+        own_layers=1,
+        stages=tuple(
+            StageHeld(
+                first=1 + 2 * at,
+                last=3 + 2 * at,
+                peer="" if each else f"12D3{at}",
+                name="" if each else "at\x1b[2Jtic",
+                because=each,
+                expected_bytes=10**9,
+                sent_bytes=2_000_000,
+                received_bytes=1_000_000,
+                computed_tokens=600,
+                computed_seconds=2.0,
+            )
+            for at, each in enumerate(because)
+        ),
+        waits="another machine" if any(because) else "",
+        because="",
+    )
+
+
+def test_a_machine_that_is_lost_is_told_once_until_another_one_holds_its_layers() -> None:
+    news = LearnerNews(Clock())
+    told = [len(news.saw(stages(*each))) for each in (("", ""), ("", "gone"), ("", "gone"), ("", ""), ("x", "y"))]
+    assert told == [0, 1, 0, 0, 2]
+
+
+def test_status_names_who_holds_which_layers_counted_from_one_and_what_is_waited_for() -> None:
+    lines = list(stage_lines(stages("", "gone\nfar")))
+    assert lines[0] == "this machine: layer 1" and len(lines) == 4
+    assert "layers 2 to 3" in lines[1] and "300 tokens/s" in lines[1] and "2.0 MB to it" in lines[1]
+    assert "layers 4 to 5" in lines[2] and "gone" in lines[2] and lines[3] == "another machine"
+    assert "\x1b" not in "".join(lines) and "\n" not in "".join(lines)
+    escaped = escaped_event(stages("", "gone\nfar"))
+    assert isinstance(escaped, StagesHeld)
+    assert "\x1b" not in escaped.stages[0].name and "\n" not in escaped.stages[1].because

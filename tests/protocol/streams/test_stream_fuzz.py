@@ -55,6 +55,7 @@ from protocol.streams.member_messages import (
     split_digests,
 )
 from protocol.streams.peer_messages import PeerExchangeAnswer, PeerExchangeQuestion, decode_peer_message
+from protocol.streams.stage_messages import decode_stage_answer, decode_stage_request, shapes_of
 from tests.examples import examples
 from tests.protocol.mutation import mutated
 
@@ -143,6 +144,16 @@ def test_engine_message(raw: bytes) -> None:
         elif isinstance(message, EngineProgress):
             with suppress(ProtocolError):
                 assert all(len(ids) == len(logps) for _, (ids, logps) in opened_completions(message))
+
+
+@given(received("stage"))
+@examples(300)
+def test_stage_message(raw: bytes) -> None:
+    for decode in (decode_stage_request, decode_stage_answer):
+        with suppress(ProtocolError):
+            message = decode(raw)
+            check(message, decode)
+            assert sum(each.bytes for each in shapes_of(message)) <= limits.STAGE_TENSOR_BYTES
 
 
 @given(received("peer"))

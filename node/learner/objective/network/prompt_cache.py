@@ -61,6 +61,19 @@ class PassCache(Cache):
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         return self.get_seq_length() + query_length, 0
 
+    def cut(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Cuts what the call for the prompts computed from its graph, for a backward pass in two parts. Returns these
+        tensors, and those that completions see in their place, each of which collects the gradient of its counterpart.
+        """
+        computed, seen = list[Tensor](), list[Tensor]()
+        for parts in self._kept.values():
+            for index, pair in enumerate(parts):
+                keys, values = (each.detach().requires_grad_() for each in pair)
+                computed += pair
+                seen += [keys, values]
+                parts[index] = (keys, values)
+        return computed, seen
+
     def of_prompts(self, layer: int) -> list[KeysAndValues]:
         """Returns the parts of one layer's keys and values of all prompts; empty in the call that computes them."""
         return [] if self._prompts is None else self._prompts._kept[layer]

@@ -10,9 +10,10 @@ import torch
 
 from node.events import Event, OutOfMemory, decode_event, encode_event
 from node.fit.fitted import FLOORS, Sizes
+from node.learner.memory.abandoned import WaitAbandoned
 from node.learner.memory.decisions import QUIET_ROUNDS
 from node.learner.memory.device_memory import DeviceMemory
-from node.learner.memory.phases import PhaseRunner, SizePlan, WaitAbandoned
+from node.learner.memory.phases import PhaseRunner, SizePlan
 from protocol.errors import StorageError, TooLittleMemoryError
 
 GIB = 1 << 30

@@ -1,11 +1,13 @@
 """When every pass of a training step runs where a model's layers lie on several machines, and how long they wait. Pure.
 
-The machines form a ring. The owner has the embedding, the head and the first layers; hidden states go on from machine
-to machine and come back to the owner, which takes the loss, and gradients go the other way. So a tied embedding is
-there once, and no other machine is sent tokens or rewards, though hidden states of early layers tell which tokens
-they are of. A micro-batch is a chain:
+The owner has the embedding, the head and the first layers. Hidden states come back to it, and it takes the loss. So a
+tied embedding is there once, and no other machine is sent tokens or rewards, though hidden states of early layers tell
+which tokens they are of. A micro-batch is a chain:
 
     owner forward, second forward, …, last forward, owner's turn, last backward, …, second backward, owner backward
+
+In a ``star``, which is how nodes do it, each machine answers the owner, and the owner sends on what came: between two
+machines is a turn of the owner's of no seconds. In a ``ring`` each machine sends to the next one.
 
 A machine that is free takes of the work that has arrived what is furthest along its chain: a backward pass before a
 forward pass, as 1F1B does (PipeDream-Flush, "Memory-Efficient Pipeline-Parallel DNN Training", arXiv 2006.09503). There
@@ -53,6 +55,18 @@ def ring(stages: Sequence[StageSeconds], turn_seconds: float, sent_seconds: floa
     there = [Work(number, each.forward, sent_seconds) for number, each in enumerate(stages)]
     back = [Work(number, each.backward, sent_seconds) for number, each in enumerate(stages)][::-1]
     return [*there, Work(0, turn_seconds, sent_seconds), *back]
+
+
+def star(stages: Sequence[StageSeconds], turn_seconds: float, sent_seconds: float) -> list[Work]:
+    """As ``ring``, through the owner each time."""
+    relayed = Work(0, 0.0, sent_seconds)
+    own, others = stages[0], list(enumerate(stages))[1:]
+    there, back = [Work(0, own.forward, sent_seconds)], [Work(0, turn_seconds, sent_seconds)]
+    for number, each in others:
+        there += [*([relayed] if number > 1 else []), Work(number, each.forward, sent_seconds)]
+    for number, each in others[::-1]:
+        back += [Work(number, each.backward, sent_seconds), *([relayed] if number > 1 else [])]
+    return [*there, *back, Work(0, own.backward)]
 
 
 def timeline(chain: Sequence[Work], micro_batches: int, begun: int, delay_seconds: float = 0.0) -> Timeline:

@@ -1,0 +1,1 @@
+"""Which layers each of several machines holds, and what a round takes then. No torch."""

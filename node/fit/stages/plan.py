@@ -1,0 +1,342 @@
+"""Which layers each of several machines holds, what that takes, and what a round takes then. Pure.
+
+With each of the settings that ``node.fit.candidates`` yields, an adapter on weights that are not in 4 bits, a machine
+has at most as many layers as its memory holds, and of these as many as its speed makes best. Then as many micro-batches
+are begun at once as there is room for, up to the fewest that are as fast as any (``schedule``). Of the settings with
+which all layers have a place, first of those with room to average, those with the fastest round are taken. Weights are
+in the configured dtype, or in the one that the owner's device prefers: machines are told it before they are counted.
+
+    the owner      what a learner of its own layers takes (``node.fit.footprint``), with factors of all layers, their
+                   gradients and moments; of each further micro-batch what enters its layers
+    a stage        its layers, their factors and gradients, the same of micro-batches, and its own two processes in
+                   place of a node's
+    generating     a step computes all rows on one machine after the other: max(bytes / bytes a second, flops / speed)
+    training       the star of ``schedule``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from node.configuration import Config, chosen
+from node.fit.activations import ELEMENT_BYTES, pass_shape
+from node.fit.candidates import Trained, candidates, with_keys
+from node.fit.footprint import ENGINE_PROCESS_BYTES, Footprint, Part, Place, footprint_of
+from node.fit.machine import Machine
+from node.fit.model_sizes import ModelSizes
+from node.fit.settings import MemorySettings, described
+from node.fit.stages.schedule import SLOWER, StageSeconds, Timeline, best_timeline, star
+from node.fit.stages.work import Round, Training, entering_bytes, layers_by_time, stage_sizes
+from node.fit.workload import Workload
+from node.printable import printable
+from node.quantities import counted, size
+from protocol.errors import ConfigurationError
+
+LENDING_BYTES: Final = 120_000_000  # the process of ``starling lend`` beside the one that computes
+BEGUN: Final = 4  # × machines, micro-batches at once, at most
+LINK_BYTES_A_SECOND: Final = 125e6  # up, 1 Gbit/s: links are not measured
+LINK_DELAY_SECONDS: Final = 0.0002  # one way
+_OF_THE_OWNER: Final = frozenset(  # parts of a learner's footprint that a stage has not
+    {"engine's copies", "reference", "optimizer", "averaging's state", "copies against harm", "published weights"}
+    | {"copies for donors", "learner process", "other processes", "head", "step", "checkpoint copy", "averaging"}
+    | {"publishing"}
+)
+
+
+class Pace(Struct, frozen=True):
+    """How fast a machine computes, as measured there (``node.stages.pace``)."""
+
+    flops: float  # a second, in a large product of matrices
+    bytes_a_second: float  # of weights that are read once
+
+
+class StageMachine(Struct, frozen=True):
+    """A machine beside the owner's, as it described itself."""
+
+    name: str
+    usable_bytes: int  # of the memory that its layers would be in
+    pace: Pace
+
+
+class HeldLayers(Struct, frozen=True, kw_only=True):
+    """The layers from ``first`` to before ``last``, on one machine."""
+
+    name: str
+    first: int
+    last: int
+    expected_bytes: int  # at its peak
+    usable_bytes: int
+    idle: float  # share of a training step in which it waits
+
+
+class StagePlan(Struct, frozen=True, kw_only=True):
+    """``held``: of each machine, the owner's first, in the order of the layers."""
+
+    settings: MemorySettings
+    held: tuple[HeldLayers, ...]
+    in_flight: int  # micro-batches that may be begun before the first has ended
+    generating_seconds: float  # of a round
+    training_seconds: float
+    sent_bytes: int  # by the owner in a round, to all others; it gets back as many
+    because: str
+
+    @property
+    def seconds(self) -> float:
+        """Of a round."""
+        return self.generating_seconds + self.training_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One row of candidates: what machines take at these settings."""
+
+    sizes: ModelSizes
+    settings: MemorySettings
+    workload: Workload
+    owner: Machine
+    machines: Sequence[StageMachine]
+
+    def owner_footprint(self, layers: int, in_flight: int) -> Footprint:
+        part = replace(
+            stage_sizes(self.sizes, layers, is_owner=True),
+            layer_linear_widths=-(-self.sizes.layers * self.sizes.layer_linear_widths // layers),
+            model_type="in stages",  # whose decoder packs nothing
+        )
+        found = footprint_of(part, self.settings, self.workload, self.owner.device)
+        place: Place = "device" if self.owner.device == "cuda" else "host"
+        further = Part("micro-batches begun", self._further_bytes(part, in_flight), place)
+        return replace(
+            found,
+            phases=tuple(
+                replace(each, parts=(*each.parts, further)) if each.name == "learning" else each
+                for each in found.phases
+            ),
+        )
+
+    def stage_bytes(self, layers: int, in_flight: int) -> int:
+        """Returns what a stage takes at its peak, wherever its layers are."""
+        part = replace(stage_sizes(self.sizes, layers, is_owner=False), model_type="in stages")
+        own = replace(self.workload, averages=False, publishes=False, foreign_groups=0, has_donors=False)
+        found = footprint_of(part, self.settings, own)
+        further = self._further_bytes(part, in_flight)
+        return (ENGINE_PROCESS_BYTES + LENDING_BYTES) + max(
+            sum(each.bytes for each in phase.parts if each.name not in _OF_THE_OWNER)
+            + (further if phase.name == "learning" else 0)
+            for phase in found.phases
+        )
+
+    def _further_bytes(self, part: ModelSizes, in_flight: int) -> int:
+        return (in_flight - 1) * self.settings.batch_tokens * entering_bytes(part, self.settings)
+
+    def fits(self, held: Sequence[int], in_flight: int) -> bool:
+        return self.owner_excess(held[0], in_flight) <= 0 and all(
+            self.stage_bytes(layers, in_flight) <= machine.usable_bytes
+            for layers, machine in zip(held[1:], self.machines, strict=True)
+        )
+
+    def owner_excess(self, layers: int, in_flight: int = 1) -> int:
+        return self.owner.excess_bytes(self.owner_footprint(layers, in_flight))
+
+    def most(self) -> list[int]:
+        """Returns how many layers each machine has room for, the owner's first."""
+        return [
+            _most(self.sizes.layers, lambda layers: self.owner_excess(layers) <= 0),
+            *(_most(self.sizes.layers, partial(self._stage_fits, machine)) for machine in self.machines),
+        ]
+
+    def _stage_fits(self, machine: StageMachine, layers: int) -> bool:
+        return self.stage_bytes(layers, 1) <= machine.usable_bytes
+
+    def has_room(self, most: Sequence[int]) -> bool:
+        return min(most) > 0 and sum(most) >= self.sizes.layers
+
+    def missing_bytes(self, most: Sequence[int]) -> int:
+        """Returns how much more memory it takes in all, at the least."""
+        unplaced = max(0, self.sizes.layers - sum(most))
+        missing = unplaced * (self.stage_bytes(2, 1) - self.stage_bytes(1, 1))
+        if most[0] == 0:
+            missing += self.owner_excess(1)
+        for layers, machine in zip(most[1:], self.machines, strict=True):
+            missing += max(0, self.stage_bytes(1, 1) - machine.usable_bytes) if layers == 0 else 0
+        return missing
+
+
+def plan_stages(
+    config: Config,
+    sizes: ModelSizes,
+    owner: Machine,
+    pace: Pace,
+    machines: Sequence[StageMachine],
+    workload: Workload,
+    *,
+    kept: Trained | None = None,
+) -> StagePlan:
+    """Returns the plan as above; every machine has at least one layer. ``owner`` and ``pace``
+    are of the machine that has embedding and head; ``kept`` is what a checkpoint was trained with.
+
+    Raises ``ConfigurationError`` if none fits: by how much.
+    """
+    if len(machines) >= sizes.layers:
+        raise ConfigurationError(
+            f"{config.policy.model} has {counted(sizes.layers, 'layer')}, too few for {len(machines) + 1} machines: "
+            f"set policy.stages to at most {sizes.layers - 1}"
+        )
+    ways = _ways(config, sizes, owner, machines, workload, kept)
+    if not ways:
+        raise ConfigurationError(
+            "a model over several machines is trained by an adapter on weights that are not in 4 bits: set "
+            'policy.adapter_rank to "auto" or above 0, and policy.four_bit to "auto" or false'
+        )
+    for _, alike in groupby(ways, lambda way: way.settings.averages):
+        fitting = [(way, most) for way in alike if way.has_room(most := way.most())]
+        if fitting:
+            found = [_planned(way, pace, most) for way, most in fitting]
+            fastest = min(each.seconds for each in found)
+            return next(each for each in found if each.seconds <= SLOWER * fastest)
+    narrow = with_keys(config, policy={"dtype": "bfloat16"})
+    narrower = _ways(narrow, sizes, owner, machines, workload, kept) if ways[0].settings.dtype == "float32" else []
+    would_do = any(way.has_room(way.most()) for way in narrower)
+    raise ConfigurationError(_refusal(config, ways) + "; --set policy.dtype=bfloat16 would fit" * would_do)
+
+
+def _ways(
+    config: Config,
+    sizes: ModelSizes,
+    owner: Machine,
+    machines: Sequence[StageMachine],
+    workload: Workload,
+    kept: Trained | None,
+) -> list[_Way]:
+    dtype = chosen(config.policy.dtype, owner.dtype)
+    every = _adapters(candidates(config, owner, kept))
+    return [_Way(sizes, each, workload, owner, machines) for each in every if each.dtype == dtype]
+
+
+def _adapters(every: Iterator[MemorySettings]) -> Iterator[MemorySettings]:
+    """Yields the settings that machines in stages can have; layers are recomputed, and nothing is merged."""
+    seen = set[MemorySettings]()
+    for each in every:
+        if each.adapter_rank and not each.four_bit and each.recompute:
+            found = replace(each, merge_adapters=False)
+            if found not in seen:
+                seen.add(found)
+                yield found
+
+
+def _planned(way: _Way, pace: Pace, most: Sequence[int]) -> StagePlan:
+    a_round = _round_of(way)
+    training, paces = Training(way.sizes, whole=False), [pace, *(each.pace for each in way.machines)]
+    shape = pass_shape(way.workload, way.settings.batch_tokens)
+    count, tokens = shape.passes, shape.passes * shape.tokens
+    layer = [each * tokens / a_round.tokens for each in training.layer_flops(a_round)]
+    head = sum(training.head_flops(a_round))
+    held = layers_by_time(
+        way.sizes.layers,
+        [sum(layer) / each.flops for each in paces],
+        head / pace.flops,
+        [1] * len(paces),
+        most,
+    )
+    stages = [
+        StageSeconds(*(layers * each / of.flops / count for each in layer))
+        for layers, of in zip(held, paces, strict=True)
+    ]
+    sent = tokens * ELEMENT_BYTES[way.settings.dtype] * way.sizes.hidden
+    chain = star(stages, head / pace.flops / count, sent / LINK_BYTES_A_SECOND / count)
+    found = _with_room(
+        lambda begun: way.fits(held, begun),
+        lambda begun: best_timeline(chain, count, begun, LINK_DELAY_SECONDS),
+        BEGUN * len(paces),
+    )
+    in_flight = max(found.held)
+    names, begins = ["this machine", *(each.name for each in way.machines)], [sum(held[:at]) for at in range(len(held))]
+    expected = [
+        way.owner_footprint(held[0], in_flight).peak_bytes("device" if way.owner.device == "cuda" else "host"),
+        *(way.stage_bytes(layers, in_flight) for layers in held[1:]),
+    ]
+    usable = [way.owner.usable_device_bytes or way.owner.host_bytes, *(each.usable_bytes for each in way.machines)]
+    generated = a_round.rows * a_round.own + a_round.groups * a_round.prompt
+    crossing = len(way.machines) * ELEMENT_BYTES[way.settings.dtype] * way.sizes.hidden
+    return StagePlan(
+        settings=way.settings,
+        held=tuple(
+            HeldLayers(
+                name=names[at],
+                first=begins[at],
+                last=begins[at] + layers,
+                expected_bytes=expected[at],
+                usable_bytes=usable[at],
+                idle=found.idle[at],
+            )
+            for at, layers in enumerate(held)
+        ),
+        in_flight=in_flight,
+        generating_seconds=_generating_seconds(way, a_round, held, paces),
+        training_seconds=found.seconds,
+        sent_bytes=(2 * tokens + generated) * crossing,
+        because=_because(way, held, most),
+    )
+
+
+def _with_room(fits: Callable[[int], bool], of: Callable[[int], Timeline], begun: int) -> Timeline:
+    """Returns the schedule with as many micro-batches at once as pay and as there is room for, one at least."""
+    while True:
+        found = of(begun)
+        begun = max(found.held)
+        if begun <= 1 or fits(begun):
+            return found
+        begun -= 1
+
+
+def _generating_seconds(way: _Way, a_round: Round, held: Sequence[int], paces: Sequence[Pace]) -> float:
+    sizes, width = way.sizes, ELEMENT_BYTES[way.settings.dtype]
+    rows = min(way.settings.rows, a_round.rows)
+    columns = a_round.prompt + a_round.own / 2
+    seconds = 2 * (len(paces) - 1) * (LINK_DELAY_SECONDS + rows * width * sizes.hidden / LINK_BYTES_A_SECOND)
+    for at, (layers, pace) in enumerate(zip(held, paces, strict=True)):
+        weights = layers * sizes.layer_parameters + (sizes.vocabulary * sizes.hidden if at == 0 else 0)
+        moved = width * (weights + 2 * layers * sizes.keys * columns * rows)
+        seconds += max(moved / pace.bytes_a_second, 2.0 * weights * rows / pace.flops)
+    return seconds * a_round.own * a_round.rows / rows
+
+
+def _round_of(way: _Way) -> Round:
+    load = way.workload
+    return Round(load.own_groups, load.completions, load.prompt_tokens, load.answer_tokens, way.settings.batch_tokens)
+
+
+def _most(layers: int, fits: Callable[[int], bool]) -> int:
+    """Returns the largest number of layers, up to ``layers``, that fits; 0 where one does not."""
+    return next((count for count in range(layers, 0, -1) if fits(count)), 0)
+
+
+def _because(way: _Way, held: Sequence[int], most: Sequence[int]) -> str:
+    full = sum(one == other for one, other in zip(held, most, strict=True))
+    limits = f"; {counted(full, 'machine')} of {len(held)} can hold no more" if full else ""
+    return f"layers by speed{limits}: {described(way.settings)}"
+
+
+def _refusal(config: Config, ways: Sequence[_Way]) -> str:
+    way = min(ways, key=lambda each: each.missing_bytes(each.most()))
+    most = way.most()
+    small = [
+        printable(name, 64)
+        for name, layers in zip(("this machine", *(each.name for each in way.machines)), most, strict=True)
+        if layers == 0
+    ]
+    too_small = f" ({', '.join(small)}: too small for even one layer)" if small else ""
+    missing = way.missing_bytes(most)
+    machines = counted(len(most), "machine")
+    another = size(way.stage_bytes(1, 1) + missing)
+    or_another = "" if small else f", or another machine with {another} (policy.stages = {len(most)})"
+    return (
+        f"{config.policy.model} does not fit {machines}: they have room for {sum(most)} of its {way.sizes.layers} "
+        f"layers{too_small}, with {described(way.settings)}; {size(missing)} more memory in all would do{or_another}"
+    )

@@ -1,0 +1,130 @@
+"""What an owner asks of a machine that holds some layers of its model, and what it must know of it to ask.
+
+``StageWorker`` (``worker.py``) does it; a link over a channel has the same methods. All tensors here are on the CPU.
+Hidden states are in the policy's dtype, (rows, tokens, width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec import Struct
+from torch import Tensor
+
+from node.fit.stages.plan import Pace
+
+
+class Call(Struct, frozen=True):
+    """One call of the body in the pass of one micro-batch; number 0 is that for its prompts, which comes first. The
+    owner counts micro-batches upwards and uses no number twice while a stage holds layers."""
+
+    micro_batch: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """What a stage is told of a call of the learner's pass beside hidden states (B, T, D)."""
+
+    mask: Tensor | None = None  # (B, S) bool, of prompts' columns and then the call's own; None: nothing is masked
+    positions: Tensor | None = None  # (B, T) int64; None: from 0
+    prompt_of: Tensor | None = None  # (B,) int64, 0 to K - 1; None in the call for the K prompts
+    prompt_columns: int = 0  # of the longest prompt of these rows; 0 in the call for the prompts
+    recompute: bool = False  # as in ``PassSettings``
+    chunk_tokens: int | None = None  # likewise
+
+
+class StageLink(Protocol):
+    """Calls wait for their answer. Any thread may call; calls of several threads are answered in the order in which
+    they were made, and those of one thread follow each other.
+
+    Raises ``StageLostError`` where the stage is gone, silent for too long, or sends what cannot be; from then on every
+    call raises it, also those that wait.
+    """
+
+    def hold(self, layers: range) -> None:
+        """Reads the base weights of ``layers`` from the stage's own folder of the model, and frees all else that it
+        held: other layers, factors, gradients, calls and rows. The factors are arbitrary until ``load``."""
+
+    def load(self, factors: Mapping[str, Tensor]) -> None:
+        """Takes the adapter's factors of its layers, all of them, float32, by the names of ``Policy.trainable()``.
+        No call that will go back may be under way."""
+
+    def forward(self, call: Call, hidden: Tensor, inputs: Inputs, train: bool) -> Tensor:
+        """Returns the hidden states (B, T, D) that leave the last of its layers. With ``train`` the call is kept for
+        ``backward``; prompts are kept until their own backward pass, or without ``train`` until the next call for
+        prompts."""
+
+    def backward(self, call: Call, gradient: Tensor) -> Tensor:
+        """Takes the gradient (B, T, D) of what ``forward`` returned, adds to the factors' gradients, and returns the
+        gradient (B, T, D) of what it was given. The call for the prompts goes back last of its micro-batch."""
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Returns the factors' gradients since the last time, summed, float32, by name, and forgets them. A factor
+        that had none is left out."""
+
+    def forget(self) -> None:
+        """Drops calls of the learner's pass that are under way, and gradients."""
+
+    def begin(self) -> None:
+        """Empties the batch of rows that are sampled."""
+
+    def prefill(self, hidden: Tensor, padding: Tensor) -> Tensor:
+        """Computes P prompts, (P, L, D), right-aligned behind ``padding`` (P,) int64 columns each, without adding rows;
+        they take the place of those of the last ``prefill``. Returns the hidden states (P, L, D) that leave."""
+
+    def join(self, which: Sequence[int]) -> None:
+        """Adds a row at the end of the batch for each entry, an index into the prompts of the last ``prefill``."""
+
+    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
+        """The batch shrinks to ``rows``: row ``tails[i]`` becomes ``holes[i]``."""
+
+    def step(self, hidden: Tensor) -> Tensor:
+        """Appends one token to each of n rows, (n, 1, D). Returns the hidden states (n, 1, D) that leave."""
+
+    def release(self) -> None:
+        """Gives back what rows and prompts take."""
+
+    def close(self) -> None:
+        """Ends the connection; the stage may be used again by a new one."""
+
+
+class CountedLink(StageLink, Protocol):
+    """A link that counts what it carries, by bytes, and knows what the stage says of its work so far."""
+
+    @property
+    def sent_bytes(self) -> int: ...
+    @property
+    def received_bytes(self) -> int: ...
+    @property
+    def computed_tokens(self) -> int:
+        """Forward through its layers."""
+
+    @property
+    def computed_seconds(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StageFacts:
+    """What a stage says of itself when it is connected."""
+
+    memory_bytes: int  # that its process may take in all
+    pace: Pace  # in the policy's dtype, measured
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingStage:
+    peer: str
+    name: str  # shown escaped
+
+
+class StageSource(Protocol):
+    """Where an owner finds machines that offer to hold layers. Any thread may call it."""
+
+    def waiting(self) -> list[WaitingStage]:
+        """Returns those that wait to be used; quickly, and none where they cannot be found out."""
+
+    def use(self, peer: str) -> tuple[CountedLink, StageFacts]:
+        """Connects to one that waits. Raises ``TransportError`` or ``StageLostError``."""

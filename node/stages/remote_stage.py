@@ -1,0 +1,256 @@
+"""``StageLink`` over a ``Channel``: a stage in another process or on another machine, from its welcome on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn, TypeVar
+
+import torch
+from torch import Tensor
+
+from node.engines.process.channel import Channel
+from node.fit.stages.plan import Pace
+from node.printable import printable
+from node.stages.link import Call, Inputs, StageFacts
+from node.stages.tensor_frames import receive_message, send_message, shape_of
+from protocol import limits
+from protocol.errors import MalformedError, ProtocolError, StageLostError, TransportError, VersionError
+from protocol.streams import stage_messages as messages
+from protocol.streams.stage_messages import StageAnswer, StageRequest
+
+A = TypeVar("A", bound=StageAnswer)
+
+
+@dataclass(frozen=True, slots=True)
+class StagePatience:
+    """Seconds that a stage may take."""
+
+    start: float = 1800.0  # until its welcome: a model may come from the hub first
+    silence: float = 30.0  # between two frames, of which it sends one every ``BEAT_SECONDS`` at least
+    answer: float = 1800.0  # for one request, while it says that it lives
+
+
+@dataclass(frozen=True, slots=True)
+class StageExpected:
+    """What the model of a stage must be."""
+
+    family: bytes
+    layers: int
+    width: int
+    dtype: torch.dtype  # of hidden states
+
+
+USUAL_PATIENCE: Final = StagePatience()
+
+
+class _Waiting:
+    """A request whose answer has not come."""
+
+    __slots__ = ("answer", "come", "since_seconds", "tensors")
+
+    def __init__(self, since_seconds: float) -> None:
+        self.since_seconds = since_seconds
+        self.come = threading.Event()
+        self.answer: StageAnswer | None = None  # None once it has come: the stage is lost
+        self.tensors: list[Tensor] = []
+
+
+class RemoteStage:
+    """Guarantees of ``StageLink``. ``lost_because`` says why it can be used no more, once it cannot."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        expected: StageExpected,
+        patience: StagePatience = USUAL_PATIENCE,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises ``StageLostError`` unless the stage has the model expected."""
+        self._channel, self._expected, self._patience, self._clock = channel, expected, patience, clock
+        self._sending = threading.Lock()  # the order of requests is that of those that wait
+        self._state = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+        self._factors: dict[str, messages.TensorShape] = {}
+        self.lost_because: str | None = None
+        self._ran_out = False
+        self.sent_bytes = self.received_bytes = 0
+        self._beat = messages.StageBeat(0.0, 0)  # the newest
+        welcome = self._welcomed()
+        self.facts = StageFacts(welcome.memory_bytes, Pace(welcome.flops_a_second, welcome.bytes_a_second))
+        self._reader = threading.Thread(target=self._read, name="stage", daemon=True)
+        self._reader.start()
+
+    @property
+    def computed_tokens(self) -> int:
+        return self._beat.computed_tokens
+
+    @property
+    def computed_seconds(self) -> float:
+        return self._beat.computed_seconds
+
+    def hold(self, layers: range) -> None:
+        self._ask(messages.HoldLayers(layers.start, layers.stop), [], messages.StageDone)
+        self._factors = {}
+
+    def load(self, factors: Mapping[str, Tensor]) -> None:
+        shapes = {name: shape_of(each) for name, each in factors.items()}
+        self._ask(messages.LoadFactors(tuple(shapes), tuple(shapes.values())), [*factors.values()], messages.StageDone)
+        self._factors = shapes
+
+    def forward(self, call: Call, hidden: Tensor, inputs: Inputs, train: bool) -> Tensor:
+        given = [inputs.mask, inputs.positions, inputs.prompt_of]
+        request = messages.PassForward(
+            call.micro_batch,
+            call.number,
+            train,
+            inputs.recompute,
+            inputs.chunk_tokens,
+            inputs.prompt_columns,
+            shape_of(hidden),
+            *(None if each is None else shape_of(each) for each in given),
+        )
+        return self._hidden(request, [hidden, *(each for each in given if each is not None)])
+
+    def backward(self, call: Call, gradient: Tensor) -> Tensor:
+        return self._hidden(messages.PassBackward(call.micro_batch, call.number, shape_of(gradient)), [gradient])
+
+    def gradients(self) -> dict[str, Tensor]:
+        answer, tensors = self._ask(messages.AskGradients(), [], messages.StageGradients)
+        for name, shape in zip(answer.names, answer.gradients, strict=True):
+            if self._factors.get(name) != shape:
+                self._lose(f"it sent a gradient of {printable(name)} in {shape}, which it was not given so")
+        return dict(zip(answer.names, tensors, strict=True))
+
+    def forget(self) -> None:
+        self._ask(messages.ForgetCalls(), [], messages.StageDone)
+
+    def begin(self) -> None:
+        self._ask(messages.BeginRows(), [], messages.StageDone)
+
+    def prefill(self, hidden: Tensor, padding: Tensor) -> Tensor:
+        return self._hidden(messages.PrefillPrompts(shape_of(hidden), shape_of(padding)), [hidden, padding])
+
+    def join(self, which: Sequence[int]) -> None:
+        self._ask(messages.JoinRows(tuple(which)), [], messages.StageDone)
+
+    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
+        self._ask(messages.LeaveRows(tuple(holes), tuple(tails), rows), [], messages.StageDone)
+
+    def step(self, hidden: Tensor) -> Tensor:
+        return self._hidden(messages.StepRows(shape_of(hidden)), [hidden])
+
+    def release(self) -> None:
+        self._ask(messages.ReleaseRows(), [], messages.StageDone)
+
+    def close(self) -> None:
+        self._end("closed here")
+
+    def _welcomed(self) -> messages.StageWelcome:
+        hello = messages.StageHello(messages.STAGE_MAJOR, messages.STAGE_MINOR)
+        try:
+            self.sent_bytes += send_message(self._channel, hello, [], seconds=self._patience.silence)
+            answer, _, received = receive_message(
+                self._channel, messages.decode_stage_answer, seconds=self._patience.start
+            )
+            self.received_bytes += received
+            if isinstance(answer, messages.StageRefused):
+                self._lose(_refusal_of(answer))
+            if not isinstance(answer, messages.StageWelcome):
+                raise MalformedError(f"the first answer is {type(answer).__name__}")
+            messages.check_stage_version(answer)
+        except (TransportError, ProtocolError, VersionError) as error:
+            self._lose(str(error), error)
+        expected, found = self._expected, (answer.family, answer.layers, answer.width)
+        if found != (expected.family, expected.layers, expected.width):
+            self._lose(
+                f"its model has family {answer.family.hex()} and {answer.layers} layers of width {answer.width}, ours "
+                f"{expected.family.hex()}, {expected.layers}, {expected.width}: copy the model's folder to that "
+                "machine, and name it there with starling lend --model"
+            )
+        return answer
+
+    def _hidden(self, request: StageRequest, tensors: list[Tensor]) -> Tensor:
+        """Returns hidden states, or their gradient, of the shape of those that are sent first."""
+        answer, found = self._ask(request, tensors, messages.StageTensor)
+        if answer.result != shape_of(tensors[0]):
+            self._lose(f"it answered {shape_of(tensors[0])} with {answer.result}")
+        return found[0]
+
+    def _ask(self, request: StageRequest, tensors: Sequence[Tensor], expected: type[A]) -> tuple[A, list[Tensor]]:
+        waiting = _Waiting(self._clock())
+        with self._sending:
+            with self._state:
+                if self.lost_because is None:
+                    self._waiting.append(waiting)
+            if self.lost_because is not None:
+                self._raise()
+            try:
+                self.sent_bytes += send_message(self._channel, request, tensors, seconds=self._patience.silence)
+            except TransportError as error:
+                self._lose(str(error), error)
+        waiting.come.wait()
+        if waiting.answer is None:
+            self._raise()
+        if not isinstance(waiting.answer, expected):
+            self._lose(f"asked for {expected.__name__}, it sent {type(waiting.answer).__name__}")
+        return waiting.answer, waiting.tensors
+
+    def _read(self) -> None:
+        """Gives each answer to the request that has waited longest."""
+        try:
+            while self.lost_because is None:
+                answer, tensors, received = receive_message(
+                    self._channel, messages.decode_stage_answer, seconds=self._patience.silence
+                )
+                self.received_bytes += received
+                if isinstance(answer, messages.StageBeat):
+                    self._beat = answer
+                    self._check_progress()
+                    continue
+                if isinstance(answer, messages.StageRefused):
+                    self._ran_out = answer.reason == messages.StageRefusal.MEMORY
+                    self._end(_refusal_of(answer))
+                    return
+                with self._state:
+                    waiting = self._waiting.popleft() if self._waiting else None
+                if waiting is None:
+                    raise MalformedError("an answer that nobody asked for")
+                waiting.tensors, waiting.answer = tensors, answer
+                waiting.come.set()
+        except (TransportError, ProtocolError) as error:
+            self._end(str(error))
+        finally:  # nobody may wait for ever, whatever ended this thread
+            self._end("its answers cannot be read any more")
+
+    def _check_progress(self) -> None:
+        with self._state:
+            oldest = self._waiting[0].since_seconds if self._waiting else None
+        if oldest is not None and self._clock() - oldest > self._patience.answer:
+            self._end(f"a request has waited for {self._patience.answer:g} s")
+
+    def _end(self, because: str) -> None:
+        """Lets every request that waits, and all that come, find the stage lost. The first reason counts."""
+        with self._state:
+            if self.lost_because is None:
+                self.lost_because = because
+            waiting, self._waiting = list(self._waiting), deque()
+        self._channel.close()
+        for each in waiting:
+            each.come.set()
+
+    def _lose(self, because: str, cause: Exception | None = None) -> NoReturn:
+        self._end(because)
+        self._raise(cause)
+
+    def _raise(self, cause: Exception | None = None) -> NoReturn:
+        raise StageLostError(f"a machine with layers is lost: {self.lost_because}", ran_out=self._ran_out) from cause
+
+
+def _refusal_of(answer: messages.StageRefused) -> str:
+    message = printable(answer.message, limits.ENGINE_REASON_CHARACTERS)
+    return f"it refused ({printable(answer.reason)}): {message}"

@@ -1,0 +1,171 @@
+"""The machines beside the owner's, in the order of their layers, as one: hidden states go through all of them.
+
+Each is asked by the owner alone. What the factors of its layers are it is told before a pass or a batch in which they
+differ from what it was told last, whoever has changed them meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from node.quantities import layer_span
+from node.stages.link import Call, Inputs, StageLink
+from node.stages.turns import Turns
+from protocol.errors import StageLostError
+
+Answer = TypeVar("Answer")
+
+_LAYER: Final = re.compile(r"\.layers\.(\d+)\.")
+
+
+class _Ask(Protocol):
+    def __call__(self, link: StageLink, given: Tensor) -> Tensor: ...
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """Some layers, and the machine that holds them."""
+
+    layers: range
+    factors: dict[str, torch.nn.Parameter]  # of the owner, live
+    link: StageLink | None = None  # None: nobody holds them
+    told: dict[str, Tensor] = field(default_factory=dict)  # what the machine was told last
+
+
+class Stages:
+    """The places of the layers that the owner does not hold. A machine is lost with the first call that fails, and its
+    place is empty until ``fill``; meanwhile every call raises ``StageLostError``."""
+
+    def __init__(
+        self,
+        trained: Mapping[str, torch.nn.Parameter],
+        layers: Sequence[range],
+        lost: Callable[[int, str], None] = lambda place, because: None,
+    ) -> None:
+        """``trained``: the owner's factors, of all layers; ``lost`` is told of a place whose machine is lost."""
+        self.places: Final = [
+            Place(each, {name: p for name, p in trained.items() if _layer_of(name) in each}) for each in layers
+        ]
+        self._lost = lost
+
+    @property
+    def empty(self) -> list[int]:
+        return [number for number, place in enumerate(self.places) if place.link is None]
+
+    def fill(self, number: int, link: StageLink) -> None:
+        """Gives a place to a machine, which reads its layers. Raises ``StageLostError`` where it is lost in it."""
+        place = self.places[number]
+        place.link, place.told = link, {}
+        self._asked(number, lambda held: held.hold(place.layers))
+
+    def sync(self) -> None:
+        """Tells each machine its factors, where they are others than it has."""
+        for number, place in enumerate(self.places):
+            present = {name: p.detach().cpu() for name, p in place.factors.items()}
+            if not all(name in place.told and torch.equal(place.told[name], p) for name, p in present.items()):
+                self._load(number, {name: p.clone() for name, p in present.items()})
+
+    def _load(self, number: int, factors: dict[str, Tensor]) -> None:
+        self.places[number].told = {}
+        self._asked(number, lambda link: link.load(factors))
+        self.places[number].told = factors
+
+    def forward(self, call: Call, hidden: Tensor, inputs: Inputs, train: bool) -> Tensor:
+        """Returns what leaves the last layer of all for what left the owner's last."""
+        return self._through(hidden, lambda link, given: link.forward(call, given, inputs, train))
+
+    def backward(
+        self, gradients: Sequence[tuple[Call, Tensor]], turns: Turns | None = None, ticket: int = 0
+    ) -> list[Tensor]:
+        """Returns the gradients of what left the owner's last layer, for those of what left the last of all: calls of
+        one micro-batch, that for its prompts last. With ``turns``, passes come to each machine in the order of their
+        tickets."""
+        calls = [call for call, _ in gradients]
+        found = [gradient.cpu() for _, gradient in gradients]
+
+        def back(link: StageLink) -> list[Tensor]:
+            return [link.backward(call, gradient) for call, gradient in zip(calls, found, strict=True)]
+
+        for number in reversed(range(len(self.places))):
+            with nullcontext() if turns is None else turns.at_machine(number, ticket):
+                found = self._asked(number, back)
+        return found
+
+    def gather(self) -> None:
+        """Adds the machines' gradients to those of the owner's factors."""
+        for number, place in enumerate(self.places):
+            for name, gradient in self._asked(number, lambda link: link.gradients()).items():
+                parameter = place.factors[name]
+                own = gradient.to(parameter.device)
+                parameter.grad = own if parameter.grad is None else parameter.grad.add_(own)
+
+    def forget(self) -> None:
+        """Lets every machine drop passes that are under way."""
+        self._tell(lambda link: link.forget())
+
+    def begin(self) -> None:
+        for number in range(len(self.places)):
+            self._asked(number, lambda link: link.begin())
+
+    def prefill(self, hidden: Tensor, padding: Tensor) -> Tensor:
+        return self._through(hidden, lambda link, given: link.prefill(given, padding))
+
+    def join(self, which: Sequence[int]) -> None:
+        for number in range(len(self.places)):
+            self._asked(number, lambda link: link.join(which))
+
+    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
+        for number in range(len(self.places)):
+            self._asked(number, lambda link: link.leave(holes, tails, rows))
+
+    def step(self, hidden: Tensor) -> Tensor:
+        return self._through(hidden, lambda link, given: link.step(given))
+
+    def release(self) -> None:
+        self._tell(lambda link: link.release())
+
+    def close(self) -> None:
+        for place in self.places:
+            if place.link is not None:
+                place.link.close()
+                place.link = None
+
+    def _through(self, hidden: Tensor, ask: _Ask) -> Tensor:
+        given = hidden.detach().cpu()
+        for number in range(len(self.places)):
+            given = self._asked(number, partial(ask, given=given))
+        return given.to(hidden.device)
+
+    def _tell(self, tell: Callable[[StageLink], None]) -> None:
+        """For what a lost machine need not be told."""
+        for number, place in enumerate(self.places):
+            if place.link is not None:
+                with suppress(StageLostError):
+                    self._asked(number, tell)
+
+    def _asked(self, number: int, ask: Callable[[StageLink], Answer]) -> Answer:
+        place = self.places[number]
+        link = place.link
+        if link is None:
+            raise StageLostError(f"no machine holds {layer_span(place.layers.start, place.layers.stop)} now")
+        try:
+            return ask(link)
+        except StageLostError as error:
+            if place.link is link:
+                place.link = None
+                link.close()
+                self._lost(number, str(error))
+            raise
+
+
+def _layer_of(name: str) -> int | None:
+    found = _LAYER.search(name)
+    return None if found is None else int(found.group(1))

@@ -1,0 +1,58 @@
+"""A model over two machines as a user runs it: ``starling up --stages 1`` and ``starling lend``, on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from tests.processes.test_donors import events_of, lent
+
+pytestmark = pytest.mark.processes
+
+
+def test_a_node_waits_for_its_machine_learns_with_it_and_goes_on_after_it_was_killed(processes: Any) -> None:
+    node = processes.up("--model", "builtin:wren", "--stages", "1")
+    node.wait_for(lambda event: event["event"] == "stages" and event["waits"])
+    assert not node.of_kind("round")
+    invited = processes.run("donor", "invite", "--home", str(node.home), "--for", "attic")
+    assert invited.returncode == 0, invited.stderr
+    stage = lent(processes, "attic", "--to", invited.stdout.strip())
+    node.wait_for_round(1)
+    (held,) = [event for event in events_of(stage) if event["event"] == "holding"]
+    own = node.of_kind("stages")[-1]
+    assert (held["first"], held["last"], held["layers"]) == (own["own_layers"], 3, 3) and held["bytes"] > 0
+    shown = processes.run("status", "--home", str(node.home)).stdout
+    assert "layers    this machine: layer" in shown and "layers    attic: layer" in shown
+
+    # The process that holds the layers is killed in the middle: they come back, and no round is lost or counted twice.
+    (process,) = [number for number, command in processes.alive().items() if "lent_stage_process" in command]
+    seen, learnt = len(node.events), node.of_kind("round")[-1]["round"]
+    os.kill(process, signal.SIGKILL)
+    node.wait_for(lambda event: event["event"] == "stages" and event["waits"], seen)
+    node.wait_for_round(learnt + 3, seen)
+    rounds = [event["round"] for event in node.of_kind("round")]
+    assert rounds == list(range(1, rounds[-1] + 1))
+    assert len([event for event in events_of(stage) if event["event"] == "holding"]) == 2
+
+    # The same directory without machines goes on from the same weights: what was learnt is the whole adapter.
+    assert stage.interrupt() == 0
+    assert node.stop() == 0
+    assert not [command for command in processes.alive().values() if "lent_stage_process" in command]
+    alone = processes.up("--set", "policy.stages=0", "--rounds", "1", home=node.home)
+    assert alone.end() == 0, alone.last_words()
+    assert [event["round"] for event in alone.of_kind("round")] == [node.of_kind("round")[-1]["round"] + 1]
+
+
+def test_a_machine_with_another_model_is_told_so_and_ends(processes: Any) -> None:
+    node = processes.up("--model", "builtin:wren", "--stages", "1")
+    node.wait_for(lambda event: event["event"] == "stages" and event["waits"])
+    invited = processes.run("donor", "invite", "--home", str(node.home), "--for", "attic")
+    unlike = lent(processes, "attic", "--to", invited.stdout.strip(), "--model", "builtin:finch")
+    assert unlike.end() == 78 and "the owner's has" in "".join(unlike.error_lines)
+    status = json.loads(processes.run("status", "--home", str(node.home), "--json").stdout)
+    assert status["stages"]["connected"] == 0 and status["stages"]["waits"]
+    assert node.stop() == 0
