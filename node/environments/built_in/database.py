@@ -1,7 +1,8 @@
 """Questions to a database: the model writes SQL, reads what it returns, and then answers.
 
-SQLite in memory, made from the seed and copied for each query. An action that begins with "answer:" ends the episode; its
-reward is 1 for the right answer, otherwise 0. Any other action is one query, written by a model, which may be hostile:
+SQLite in memory, made from the seed and copied for each query. An action that begins with "answer:" ends the episode;
+its reward is 1 for the right answer, otherwise 0. Any other action is one query, written by a model, which may be
+hostile:
 
 - The authorizer allows reading the tables, and the functions of ``FUNCTIONS``. So there is no write, no PRAGMA, no
   ATTACH, no extension, nothing random and no clock; nothing recursive, no WITH, no LIKE and no GLOB, whose patterns

@@ -12,6 +12,7 @@ from functools import partial
 from types import ModuleType
 from typing import Final
 
+from node.learner.answers import right_answers
 from node.learner.answers.right_answers import Rehearsal
 from node.learner.round import learning
 from node.learner.steps import step
@@ -31,4 +32,5 @@ ABLATIONS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
     "whole steps": partial(replaced, step, "signal_share", lambda *batch: 1.0),
     "nothing seen again": partial(replaced, Rehearsal, "drawn", lambda *arguments: []),
     "imitation at the learning rate": partial(replaced, learning, "IMITATION_RATE", 1.0),
+    "seen every 2 rounds": partial(replaced, right_answers, "SEEN_EVERY", 2),
 }
