@@ -40,7 +40,7 @@ _Rows = Annotated[tuple[Annotated[int, Meta(ge=0, lt=limits.STAGE_ROWS)], ...], 
 _Names = Annotated[
     tuple[Annotated[str, Meta(max_length=limits.STAGE_TENSOR_NAME)], ...], Meta(max_length=limits.STAGE_TENSORS)
 ]
-_Rate = Annotated[float, Meta(ge=0.0)]
+_Rate = Annotated[float, Meta(ge=0.0, le=1e18)]  # an infinite one would give a machine every layer
 
 
 class TensorShape(Struct, frozen=True, array_like=True):
