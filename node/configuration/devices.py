@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from node.configuration.sections import Config
@@ -21,7 +21,7 @@ def devices_faults(config: Config) -> Iterator[DevicesFault]:
     """Yields what stands against ``learner.devices``; nothing for one device."""
     devices = config.learner.devices
     if devices == 1:
-        return
+        return None
     several = f"with learner.devices = {devices}"
     alone = "or set learner.devices = 1"
     old_weights = config.learner.max_staleness > 0 or config.objective.research.weights_behind > 0
@@ -70,16 +70,14 @@ def devices_faults(config: Config) -> Iterator[DevicesFault]:
             "set evaluation.every_rounds = 0",
         ),
     )
-    for is_contradiction, key, found, remedy in contradictions:
-        if is_contradiction:
-            yield DevicesFault(key, found, f"{remedy}, {alone}")
+    yield from _faults(contradictions, alone)
 
 
 def stages_faults(config: Config) -> Iterator[DevicesFault]:
     """Yields what stands against ``policy.stages``; nothing where it is 0."""
     stages = config.policy.stages
     if stages == 0:
-        return
+        return None
     so = f"with policy.stages = {stages}"
     research = config.objective.research
     contradictions = (
@@ -132,6 +130,12 @@ def stages_faults(config: Config) -> Iterator[DevicesFault]:
             'set learner.recompute = "auto"',
         ),
     )
-    for is_contradiction, key, found, remedy in contradictions:
-        if is_contradiction:
-            yield DevicesFault(key, found, f"{remedy}, or set policy.stages = 0")
+    yield from _faults(contradictions, "or set policy.stages = 0")
+
+
+def _faults(contradictions: Iterable[tuple[bool, str, str, str]], otherwise: str) -> Iterator[DevicesFault]:
+    return (
+        DevicesFault(key, found, f"{remedy}, {otherwise}")
+        for is_contradiction, key, found, remedy in contradictions
+        if is_contradiction
+    )

@@ -8,10 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Final
 
+from node.engines.donors.donor_source import WaitingDonor
 from node.events import StageHeld, StagesHeld
 from node.fit.stages.plan import StageMachine, StagePlan
 from node.quantities import counted, layer_span, size
-from node.stages.link import CountedLink, StageFacts, StageSource, WaitingStage
+from node.stages.link import CountedLink, StageFacts
+from node.stages.stage_source import StageSource
 from node.stages.stages import Stages
 from protocol.errors import StageLostError, TransportError
 
@@ -28,7 +30,7 @@ ShouldStop = Callable[[], str | None]
 class Connected:
     """A machine that has offered itself and has no layers yet."""
 
-    waiting: WaitingStage
+    waiting: WaitingDonor
     link: CountedLink
     facts: StageFacts
 
@@ -37,7 +39,7 @@ class Connected:
 class _Seat:
     """Who has a place, or had it last."""
 
-    waiting: WaitingStage
+    waiting: WaitingDonor
     link: CountedLink
     because: str = ""  # it is lost
 

@@ -112,19 +112,3 @@ class StageFacts:
 
     memory_bytes: int  # that its process may take in all
     pace: Pace  # in the policy's dtype, measured
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingStage:
-    peer: str
-    name: str  # shown escaped
-
-
-class StageSource(Protocol):
-    """Where an owner finds machines that offer to hold layers. Any thread may call it."""
-
-    def waiting(self) -> list[WaitingStage]:
-        """Returns those that wait to be used; quickly, and none where they cannot be found out."""
-
-    def use(self, peer: str) -> tuple[CountedLink, StageFacts]:
-        """Connects to one that waits. Raises ``TransportError`` or ``StageLostError``."""

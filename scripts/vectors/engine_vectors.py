@@ -12,7 +12,7 @@ from protocol.streams import engine_messages as messages
 from protocol.streams.engine_batches import SamplingBatch, Start, generate_message, progress_message
 from protocol.streams.engine_messages import EnginePhase, EngineRefusal
 from protocol.streams.framing import framed, framed_message
-from scripts.vectors.plain_values import FAMILY, Json, pattern, plain
+from scripts.vectors.plain_values import FAMILY, Json, pattern, vectors_of_sides
 
 TARGET: Final = bytes(range(32))
 BATCH: Final = SamplingBatch(
@@ -53,17 +53,7 @@ def engine_messages() -> list[Json]:
         "health": messages.Health(7, TARGET, EnginePhase.ASLEEP, 31),
         **{f"refused: {reason}": messages.Refused(reason, "½ of it") for reason in EngineRefusal},
     }
-    sides = {"request": requests, "answer": answers}
-    return [
-        {
-            "name": name,
-            "kind": f"{side} {message.__struct_config__.tag}",
-            "fields": plain(message),
-            "frame": framed_message(message).hex(),
-        }
-        for side, named in sides.items()
-        for name, message in named.items()
-    ]
+    return vectors_of_sides(requests, answers)
 
 
 def refused_engine_requests() -> dict[tuple[str, str, str], bytes]:

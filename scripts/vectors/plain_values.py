@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
+
+from protocol.streams.framing import framed_message
 
 SEED = bytes(range(32))
 SWARM_ID = bytes(range(0xA0, 0xB0))
@@ -35,6 +38,20 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value
+
+
+def vectors_of_sides(requests: Mapping[str, msgspec.Struct], answers: Mapping[str, msgspec.Struct]) -> list[Json]:
+    """The messages of both sides of a protocol, by name, as fields and as frames."""
+    return [
+        {
+            "name": name,
+            "kind": f"{side} {message.__struct_config__.tag}",
+            "fields": plain(message),
+            "frame": framed_message(message).hex(),
+        }
+        for side, named in (("request", requests), ("answer", answers))
+        for name, message in named.items()
+    ]
 
 
 def pattern(size_bytes: int) -> bytes:

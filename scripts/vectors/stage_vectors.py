@@ -6,9 +6,9 @@ import msgspec
 
 from protocol import limits
 from protocol.streams import stage_messages as messages
-from protocol.streams.framing import framed, framed_message
+from protocol.streams.framing import framed
 from protocol.streams.stage_messages import StageRefusal, TensorShape
-from scripts.vectors.plain_values import FAMILY, Json, plain
+from scripts.vectors.plain_values import FAMILY, Json, vectors_of_sides
 
 HIDDEN = TensorShape("bfloat16", (2, 5, 896))
 
@@ -41,17 +41,7 @@ def stage_messages() -> list[Json]:
         "beat": messages.StageBeat(12.5, 4096),
         **{f"refused: {reason}": messages.StageRefused(reason, "½ of it") for reason in StageRefusal},
     }
-    sides = {"request": requests, "answer": answers}
-    return [
-        {
-            "name": name,
-            "kind": f"{side} {message.__struct_config__.tag}",
-            "fields": plain(message),
-            "frame": framed_message(message).hex(),
-        }
-        for side, named in sides.items()
-        for name, message in named.items()
-    ]
+    return vectors_of_sides(requests, answers)
 
 
 def refused_stage_requests() -> dict[tuple[str, str, str], bytes]:

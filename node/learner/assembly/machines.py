@@ -11,13 +11,14 @@ from node.configuration import Config, DtypeName, chosen
 from node.engines.donors.donor_source import SwarmDonors
 from node.events import Event
 from node.fit.candidates import ADAPTER_RANK
-from node.fit.planning import machine_here, trained_here
-from node.fit.settings import DeviceKind, MemorySettings, with_settings
+from node.fit.planning import trained_here
+from node.fit.settings import MemorySettings, with_settings
 from node.fit.stages.plan import plan_stages
 from node.fit.workload import workload_of
 from node.home import Home
+from node.learner.assembly.planning import learner_machine
 from node.learner.memory.device_memory import return_freed_tensors
-from node.policy.device import choose_device, choose_dtype, device_memory_bytes
+from node.policy.device import choose_device, choose_dtype
 from node.policy.held_layers import hold_factors, hold_layers, layers_of
 from node.policy.model_counting import counted_sizes
 from node.policy.model_files import model_folder
@@ -59,16 +60,9 @@ def over_machines(
     """
     config = _settled(home, config)
     device = choose_device(config.policy.device)
-    kinds: dict[str, DeviceKind] = {"cpu": "cpu", "cuda": "cuda", "mps": "mps"}
     dtype: DtypeName = "bfloat16" if config.policy.dtype == "bfloat16" else "float32"
     folder = model_folder(config.policy.model)
-    owner = machine_here(
-        home,
-        kinds[device.type],
-        dtype,
-        device_memory_bytes(device),
-        max_memory_bytes=config.machine.max_memory_bytes,
-    )
+    owner = learner_machine(home, config, device, dtype)
     sizes = counted_sizes(folder)
     policy = Policy.without_weights(config.policy)
     layers_of(policy)  # raises where they cannot be divided, before anybody waits

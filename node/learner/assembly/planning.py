@@ -13,6 +13,7 @@ from node.configuration import Config, DtypeName
 from node.engines.vllm_backend.environment import environment_at
 from node.events import Event, Planned
 from node.fit.fitted import Sizes
+from node.fit.machine import Machine
 from node.fit.plan import FittedSizes, Plan, make_plan
 from node.fit.planning import machine_here, trained_here
 from node.fit.settings import DeviceKind, MemorySettings, with_settings
@@ -39,15 +40,8 @@ def planned_config(
     Raises ``ConfigurationError`` for a model that does not fit, with what would.
     """
     device = choose_device(config.policy.device)
-    kinds: dict[str, DeviceKind] = {"cpu": "cpu", "cuda": "cuda", "mps": "mps"}
     dtype: DtypeName = "bfloat16" if choose_dtype(config.policy.dtype, device) is torch.bfloat16 else "float32"
-    machine = machine_here(
-        home,
-        kinds[device.type],
-        dtype,
-        device_memory_bytes(device),
-        max_memory_bytes=config.machine.max_memory_bytes,
-    )
+    machine = learner_machine(home, config, device, dtype)
     sizes = counted_sizes(model_folder(config.policy.model))
     workload = workload_of(
         config,
@@ -85,4 +79,16 @@ def _event(config: Config, plan: Plan) -> Planned:
         host_limit_bytes=plan.host_limit_bytes,
         device_bytes=None if plan.device_limit_bytes is None else plan.footprint.peak_bytes("device"),
         device_limit_bytes=plan.device_limit_bytes,
+    )
+
+
+def learner_machine(home: Home, config: Config, device: torch.device, dtype: DtypeName) -> Machine:
+    """Returns what a learner may use of this machine."""
+    kinds: dict[str, DeviceKind] = {"cpu": "cpu", "cuda": "cuda", "mps": "mps"}
+    return machine_here(
+        home,
+        kinds[device.type],
+        dtype,
+        device_memory_bytes(device),
+        max_memory_bytes=config.machine.max_memory_bytes,
     )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from node.configuration import EvaluationSection, LearnerSection
+from node.engines.donors.donor_source import WaitingDonor
 from node.events import Evaluated, OutOfMemory, StagesHeld
 from node.fit.fitted import Sizes
 from node.fit.settings import MemorySettings
@@ -20,7 +21,7 @@ from node.learner.memory.phases import SizePlan
 from node.policy.held_layers import hold_factors, hold_layers
 from node.policy.policy import Policy
 from node.stages.gathering import LOOK_SECONDS, Gathering
-from node.stages.link import StageFacts, WaitingStage
+from node.stages.link import StageFacts
 from node.stages.policy import StagedPolicy
 from node.stages.stages import Stages
 from protocol.errors import StageLostError
@@ -47,8 +48,8 @@ class Machines:
     refuses: set[str] = field(default_factory=set)
     stop_at: float = 1e9
 
-    def waiting(self) -> list[WaitingStage]:
-        return [WaitingStage(peer, "") for at, peer, _ in self.arrives if at <= self.seconds and peer not in self.used]
+    def waiting(self) -> list[WaitingDonor]:
+        return [WaitingDonor(peer, "") for at, peer, _ in self.arrives if at <= self.seconds and peer not in self.used]
 
     def use(self, peer: str) -> tuple[Any, StageFacts]:
         self.used[peer] = Machine(worker(self.folder), dies_at="hold" if peer in self.refuses else "")
