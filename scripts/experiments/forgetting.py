@@ -47,7 +47,7 @@ COMPLETIONS: Final = 4
 BAR: Final = 0.1
 MEASURING: Final = Measuring(times=3, prompts=80, samples=4)  # times: after they part
 
-DEFAULTS, FIXED, BEFORE = "defaults", f"{GROUPS} foreign groups", "as it was"
+DEFAULTS, SELDOM, FIXED, BEFORE = "defaults", "seen more seldom", f"{GROUPS} foreign groups", "as it was"
 AS_IT_WAS: Final = ("whole steps", "nothing seen again")
 
 
@@ -61,6 +61,12 @@ CONDITIONS: Final = (
         DEFAULTS,
         "with peers, then alone; steps scaled by the signal, right answers seen again, own and others'",
         _settings("auto"),
+    ),
+    Condition(
+        SELDOM,
+        "the same, peers' right answers seen again every 5 rounds instead of 2",
+        _settings("auto"),
+        ablations=("seen every 5 rounds",),
     ),
     Condition(FIXED, "the same, others' right answers not seen again", _settings(GROUPS)),
     Condition(BEFORE, "the same with whole steps, nothing seen again", _settings(GROUPS), ablations=AS_IT_WAS),

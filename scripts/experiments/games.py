@@ -43,13 +43,6 @@ OTHER_WEIGHT: Final = 0.15  # how often a lesson is of a game that is not taught
 CONDITIONS: Final = (
     Condition(ALONE, "own groups alone", {"learner": {"foreign_groups": 0}}),
     Condition(SHIPPED, "no setting: 32 own groups, peers start as strangers", {}, strangers=True),
-    Condition(
-        "seen more often",
-        "peers' right answers seen again every 2 rounds instead of 5",
-        {},
-        strangers=True,
-        ablations=("seen every 2 rounds",),
-    ),
 )
 
 

@@ -30,7 +30,6 @@ from scripts.experiments.reports.report_document import Document, table
 ROUNDS: Final = 120
 GROUPS: Final = 16  # own ones, two of each skill
 COMPLETIONS: Final = 4
-LEARNING_RATE: Final = 3e-4
 MEASURING: Final = Measuring(times=6, prompts=100, samples=0)
 LACKED: Final = 0.3  # greedy success at the start, below which a node lacks a skill
 BAR: Final = 0.6
@@ -39,15 +38,21 @@ LOSS: Final = 0.1
 
 def _settings(foreign: int | str) -> dict[str, dict[str, object]]:
     sizes = {"own_groups": GROUPS, "foreign_groups": foreign, "share_groups": GROUPS, "completions": COMPLETIONS}
-    return {"learner": {**sizes, "learning_rate": LEARNING_RATE}}
+    return {"learner": sizes}
 
 
-TODAY, AUTO = "16 groups", "auto"
+TODAY, AUTO, SELDOM = "16 groups", "auto", "seen more seldom"
 CONDITIONS: Final = (
     Condition(
         TODAY, "as many foreign groups as own ones, each in four rounds at most: the defaults before", _settings(GROUPS)
     ),
     Condition(AUTO, "the defaults: right answers of peers are remembered and seen again", _settings("auto")),
+    Condition(
+        SELDOM,
+        "as auto; right answers of peers are seen again every 5 rounds instead of 2",
+        _settings("auto"),
+        ablations=("seen every 5 rounds",),
+    ),
     Condition(
         "auto, at the learning rate",
         "as auto; steps on remembered answers no longer than others",
@@ -178,7 +183,7 @@ def end_table(runs: Runs) -> str:
 
 def bar_sentence(runs: Runs, seconds: float) -> str:
     said = []
-    for name in (TODAY, AUTO):
+    for name in (TODAY, AUTO, SELDOM):
         if name in runs:
             missed = [
                 f"{skill} {each.mean:.2f}" for skill, each in reached(runs[name], seconds).items() if each.mean < BAR
@@ -200,7 +205,7 @@ def document(runs: Runs, rounds: int, command: str) -> Document:
     intro = (
         f"Four nodes of {len(EIGHT_SKILLS)} skills, one easy and one harder one each at the start: "
         f"{'; '.join(recipe.name.replace('-', ' and ') for recipe in PAIRS)}. {GROUPS} own groups of {COMPLETIONS} an "
-        f"update, learning rate {LEARNING_RATE:g}. Success is greedy on held-out prompts, mean of the nodes that "
+        "update. Success is greedy on held-out prompts, mean of the nodes that "
         f"lacked the skill (below {LACKED:g} at the start); processor seconds are those of all four nodes. "
         "± is the 95 % interval over seeds (Student's t)."
     )
@@ -210,7 +215,7 @@ def document(runs: Runs, rounds: int, command: str) -> Document:
         heading = f"At equal processor seconds: {seconds:.0f}, those of {rounds} updates of “{TODAY}”"
         written.section(heading, budget_table(runs, seconds), bar_sentence(runs, seconds))
     written.section(f"After {rounds} updates", end_table(runs))
-    shown = {name: results for name, results in runs.items() if name in (TODAY, AUTO)}
+    shown = {name: results for name, results in runs.items() if name in (TODAY, AUTO, SELDOM)}
     if shown:
         most = min(run.cpu_at[-1] for results in shown.values() for run in results)
         grid = [most * n / 30 for n in range(31)]

@@ -44,7 +44,7 @@ from node.tasks.answers import RIGHT
 MOST_ANSWERS: Final = 256  # of one class
 MOST_TOKENS: Final = 1 << 16  # of all classes together, prompts included; at most 400 kB of a checkpoint
 PromptIds = tuple[int, ...]
-SEEN_EVERY: Final = 5  # rounds, on average
+SEEN_EVERY: Final = 2  # rounds, on average
 MOST_STEPS: Final = 4  # a round
 IMITATION_RATE: Final = 2.0  # times the learning rate: a right answer is surer than an estimated advantage
 LEAST_GAIN: Final = 0.1

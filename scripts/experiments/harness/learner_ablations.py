@@ -32,5 +32,5 @@ ABLATIONS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
     "whole steps": partial(replaced, step, "signal_share", lambda *batch: 1.0),
     "nothing seen again": partial(replaced, Rehearsal, "drawn", lambda *arguments: []),
     "imitation at the learning rate": partial(replaced, learning, "IMITATION_RATE", 1.0),
-    "seen every 2 rounds": partial(replaced, right_answers, "SEEN_EVERY", 2),
+    "seen every 5 rounds": partial(replaced, right_answers, "SEEN_EVERY", 5),
 }
