@@ -326,13 +326,13 @@ class LeanDecoder:
     def _rest_of_layer(self, x: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
         """Adds the output projection, the MLP and both residuals."""
         after = layer.attention_output.plus(mixed, x)
-        inner = None if self._kernels is None or self._shape.parallel else self._kernels.gated(after, layer)
-        if inner is not None:
-            return layer.down.plus(inner, after)
         normed = self._norm(x if self._shape.parallel else after, layer.mlp_norm)
-        inner = (layer.up if layer.gate is None else layer.gate).activated(normed, self._shape.activation)
-        if layer.gate is not None:
-            inner = layer.up.times(normed, inner)
+        if layer.gate is None:
+            inner = layer.up.activated(normed, self._shape.activation)
+        elif self._kernels is not None:
+            inner = self._kernels.gate(layer.gate.plain(normed), layer.up.plain(normed))
+        else:
+            inner = layer.up.times(normed, layer.gate.activated(normed, self._shape.activation))
         return layer.down.plus(inner, after)
 
     def _norm(self, x: Tensor, norm: Norm) -> Tensor:

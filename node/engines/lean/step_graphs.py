@@ -5,6 +5,9 @@ kernels read where rows lie from tensors that stay in place (``device_rows``), a
 a recorded step is every later one of as many rows. Rows are rounded up to ``graph_rows``; what is computed for rows
 that nobody reads is dropped.
 
+Recording takes as long as two steps that the host starts. Every call of the engine records again, as its rows lie
+elsewhere. From the second on a step is recorded before it is ever computed, for as many rows as were recorded before.
+
 A test replays recorded calls on a CPU, and refuses what a graph cannot hold.
 """
 
@@ -20,7 +23,7 @@ import torch
 from torch import Tensor
 
 log = logging.getLogger(__name__)
-WARM_STEPS: Final = 2  # of as many rows, before one is recorded: kernels are compiled, and a short tail needs no graph
+WARM_STEPS: Final = 2  # of as many rows, before one is first recorded: kernels are compiled
 ROWS_OF_A_GRAPH: Final = 32  # above it, graphs for its multiples; below, for 8, 16 and 32
 FEWEST_ROWS: Final = 8
 
@@ -66,8 +69,10 @@ class CudaRecorder:
                 finally:
                     graph.capture_end()
         except BaseException:
-            # A recording that fails leaves torch's generator as if it went on, and every later draw would raise.
+            # A recording that fails leaves torch's generator as if it went on, and every later draw would raise; the
+            # pool as well.
             generator.graphsafe_set_state(drawing)
+            self.forget()
             raise
         here.wait_stream(self._stream)
         return Recorded(graph.replay, result, graph)
@@ -93,6 +98,7 @@ class StepGraphs:
         self._step, self._recorder = step, recorder
         self._steps = Counter[int]()  # computed so far, by rows
         self._recorded: dict[int, Recorded] = {}
+        self._known = set[int]()  # rows of which steps were ever recorded
         self._results: Tensor | None = None  # of every recorded step: logits are large, and only the newest are read
         self._agreed = False
 
@@ -110,29 +116,52 @@ class StepGraphs:
         if recorded is not None:
             recorded.replay()
             return recorded.result
+        if rows in self._known and not self._steps[rows]:
+            recorded = self._recorded_at_once(rows)
+            if recorded is not None:
+                recorded.replay()
+                return recorded.result
         logits = self._step(rows)
         self._steps[rows] += 1
         if self._recorder is not None and self._steps[rows] > WARM_STEPS:
             self._record(rows, logits, self._recorder)
         return logits
 
+    def _recorded_at_once(self, rows: int) -> Recorded | None:
+        """Returns the step of ``rows`` as it was recorded, not computed yet; None where that is refused, as where a
+        kernel has to be compiled for the new addresses first."""
+        assert self._recorder is not None
+        try:
+            self._recorded[rows] = self._recorder.record(lambda: self._kept(self._step(rows)))
+        except RuntimeError:
+            return None
+        return self._recorded[rows]
+
+    def _kept(self, logits: Tensor) -> Tensor:
+        if self._results is None or len(self._results) < len(logits):
+            self._results = torch.empty_like(logits)
+        return self._results[: len(logits)].copy_(logits)
+
     def _record(self, rows: int, logits: Tensor, recorder: Recorder) -> None:
         """Records the step that has just been computed; computing it again changes nothing. The first recording of all
         must repeat ``logits``."""
-        if self._results is None or len(self._results) < rows:
-            self._results = torch.empty_like(logits)
-        into = self._results[:rows]
+        self._kept(logits)
         try:
-            recorded = recorder.record(lambda: into.copy_(self._step(rows)))
+            recorded = recorder.record(lambda: self._kept(self._step(rows)))
             if not self._agreed:
                 recorded.replay()
                 self._agreed = torch.allclose(recorded.result.float(), logits.float(), rtol=2**-6, atol=2**-4)
         except RuntimeError as error:
             log.warning("a decode step cannot be recorded as a graph, so each is started by the host: %s", error)
-            self._recorder = None
+            self._drop()
             return
         if self._agreed:
             self._recorded[rows] = recorded
+            self._known.add(rows)
             return
         log.warning("a recorded decode step does not repeat what it recorded, so each is started by the host")
+        self._drop()
+
+    def _drop(self) -> None:
         self._recorder = None
+        self._known.clear()

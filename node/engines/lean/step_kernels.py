@@ -1,25 +1,20 @@
 """A decode step by the kernels of ``node.kernels.decoding``, on a device for which Triton compiles.
 
-A layer takes eight launches, of which one joins the parts of attention where few rows are read in several:
-norm · queries, keys, values · rotate and keep · attend (· join) · output · gated half of the MLP · down.
+A layer takes eleven launches, of which one joins the parts of attention where few rows are read in several:
+norm · queries, keys, values · rotate and keep · attend (· join) · output · norm · gate · up · their product · down.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Final
 
 import torch
 from torch import Tensor
 
 from node.engines.lean.architectures import ModelShape
 from node.engines.lean.device_rows import DevicePrompts, DeviceRows
-from node.engines.lean.packing import LayerWeights
-from node.engines.lean.projections import DenseProjection
 from node.kernels.dispatch import is_for_triton
 from node.kernels.trial import agrees
-
-HALF_FORMATS: Final = (torch.bfloat16, torch.float16)  # for float32 the vendor's products are faster
 
 
 class StepKernels:
@@ -57,17 +52,11 @@ class StepKernels:
         rotate_and_keep(heads, head_scale, table, self._shape.epsilon, held)
         return attend(heads, held, self._processors).flatten(1)
 
-    def gated(self, x: Tensor, layer: LayerWeights) -> Tensor | None:
-        """Returns activation(n Gᵀ) ∘ (n Uᵀ), n the normed ``x``; None where the layer's matrices are not plain."""
-        gate, up = layer.gate, layer.up
-        if not (isinstance(gate, DenseProjection) and isinstance(up, DenseProjection)):
-            return None
-        plain = gate.bias is None and up.bias is None and gate.weight.is_contiguous() and up.weight.is_contiguous()
-        if not (plain and self._shape.root_mean_square and x.dtype in HALF_FORMATS):
-            return None
-        from node.kernels.decoding.triton_mlp import gated
+    def gate(self, gates: Tensor, ups: Tensor) -> Tensor:
+        """Returns activation(``gates``) ∘ ``ups``, (n, inner), and may write to ``gates``."""
+        from node.kernels.decoding.triton_mlp import gate
 
-        return gated(x, layer.mlp_norm.weight, gate.weight, up.weight, self._shape.epsilon, self._shape.activation)
+        return gate(gates, ups, self._shape.activation)
 
 
 def step_kernels_for(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> StepKernels | None:

@@ -31,6 +31,7 @@ from node.learner.objective.network.attention import attends_by_lengths, use_gro
 from node.learner.objective.network.norms import use_one_call_norms
 from node.learner.objective.network.prompt_cache import PassCache, PromptRows
 from node.learner.objective.network.recomputation import recomputed_layers
+from node.learner.objective.network.rotation import use_one_call_rotation
 from node.learner.objective.network.tied_head import gradient_by_rows, tied_embedding, with_early_gradient
 from node.policy.device import sent
 from protocol.errors import ConfigurationError
@@ -98,6 +99,7 @@ class Network:
         use_grouped_attention(causal)
         if head.weight.device.type == "cuda":
             use_one_call_norms(causal)
+        use_one_call_rotation(causal)
         rows = len(head.weight)
         tokens = rows if vocabulary is None else min(vocabulary, rows)
         by_lengths = not slides and attends_by_lengths(causal, head.weight.device)

@@ -5,7 +5,7 @@ For each model and card a line of a table.
     python -m scripts.bench.gpu.expected [--rows 256] [--prompt 512] [--own 128]
 
     t_card = max((weights + keys and values) / bandwidth, 2 · weights' elements · rows / products)
-    t_host = layers · (3 launches of Triton + 4 of torch) + 8 of torch
+    t_host = layers · (3 launches of Triton + 7 of torch) + 8 of torch
     tokens/s = rows / max(t_card, t_host), and rows / t_card where steps are captured in a graph
 
 Bandwidths and products are nine tenths and seven tenths of what makers publish. A launch's time on the host is an
@@ -72,7 +72,7 @@ def step_of(shape: Mapping[str, Any], card: Card, rows: int, prompt: int, own: i
     cache = 2 * layers * kept * BYTES * (rows * own + rows / completions * prompt)
     moved = elements * BYTES + cache
     computed = max(moved / card.bytes_a_second, 2.0 * elements * rows / card.flops)
-    launched = layers * (3 * TRITON_SECONDS + 4 * TORCH_SECONDS) + 8 * TORCH_SECONDS
+    launched = layers * (3 * TRITON_SECONDS + 7 * TORCH_SECONDS) + 8 * TORCH_SECONDS
     return Step(computed, launched, moved)
 
 

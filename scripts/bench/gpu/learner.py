@@ -19,7 +19,7 @@ from scripts.bench.gpu.shapes import body_parameters, random_policy
 if TYPE_CHECKING:
     from node.engines.engine import Sample
     from node.learner.objective.batch import TrainingGroup
-    from node.learner.objective.forward import Network
+    from node.learner.objective.forward import Network, PassSettings
     from node.policy.policy import Policy
 
 GIB: Final = 1 << 30
@@ -113,7 +113,7 @@ def learner_round(bench: Bench, name: str) -> None:
     if bench.device.type == "cuda":
         bench.figure("memory reserved for it all", torch.cuda.memory_reserved(), "B")
     bench.figure("share of a step in which the card computes", bench.busy_seconds("a step", train) / training, "")
-    _body_and_head(bench, network, policy, groups, plan)
+    _body_and_head(bench, network, policy, groups, passes)
 
 
 def _cap(bench: Bench, cap_bytes: int) -> None:
@@ -135,16 +135,16 @@ def _group(prompt_ids: list[int], samples: Sequence[Sample]) -> TrainingGroup:
 
 
 def _body_and_head(
-    bench: Bench, network: Network, policy: Policy, groups: list[TrainingGroup], plan: LearnerShape
+    bench: Bench, network: Network, policy: Policy, groups: list[TrainingGroup], passes: PassSettings
 ) -> None:
     """Forward and backward of one micro-batch, in its two parts. The head must not cost more than the body."""
     from node.kernels.linear_logp import linear_logps
     from node.learner.objective.forward import completion_hidden, plan_micro_batches
 
-    micro_batch = plan_micro_batches(groups, batch_tokens=plan.batch_tokens, pads_prompts=network.pads_prompts)[-1]
+    micro_batch = plan_micro_batches(groups, batch_tokens=passes.batch_tokens, pads_prompts=network.pads_prompts)[-1]
 
     def body() -> None:
-        hidden, _ = completion_hidden(network, micro_batch)
+        hidden, _ = completion_hidden(network, micro_batch, passes)
         hidden.sum().backward()  # type: ignore[no-untyped-call]
         _forget(policy)
 

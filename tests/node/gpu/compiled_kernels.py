@@ -72,6 +72,7 @@ def compile_for(number: int, name: str) -> None:
         launch_draws(every)
         launch_head(every)
         launch_decoding(dtype)
+        launch_rotation(dtype)
         if name != "sm_75":  # for which Triton has no products of tensor cores: passes have torch's attention there
             launch_by_lengths(dtype, every)
 
@@ -165,7 +166,7 @@ def launch_head(every: bool) -> None:
 
 def launch_decoding(dtype: torch.dtype) -> None:
     from node.kernels.decoding.triton_attention import Rows, attend, rotate_and_keep
-    from node.kernels.decoding.triton_mlp import gated
+    from node.kernels.decoding.triton_mlp import gate
 
     zeros = partial(torch.zeros, dtype=dtype)
     places = torch.zeros(4, dtype=torch.int32)
@@ -176,8 +177,17 @@ def launch_decoding(dtype: torch.dtype) -> None:
         heads = zeros(4, 2, queries + 2, size)
         rotate_and_keep(heads, None if shared else zeros(queries + 1, size), torch.zeros(64, size), 1e-6, rows)
         attend(heads, rows, 1000 if size == 128 else 1)
-    if dtype != torch.float32:  # for which the engine has torch's products
-        gated(zeros(256, 896), zeros(896), zeros(4864, 896), zeros(4864, 896), 1e-6, "silu")
+    gate(zeros(256, 4864), zeros(256, 4864), "silu")
+
+
+def launch_rotation(dtype: torch.dtype) -> None:
+    from node.kernels.training.triton_rotation import both_rotated
+
+    for queries, size in [(14, 64), (28, 128)]:
+        heads = [torch.zeros(2, count, 4, size, dtype=dtype) for count in (queries, 2)]
+        angles = torch.zeros(1, 4, size, dtype=dtype)
+        for back in (False, True):
+            both_rotated(heads[0], heads[1], angles, angles, back=back)
 
 
 def launch_by_lengths(dtype: torch.dtype, every: bool) -> None:

@@ -105,6 +105,43 @@ def test_a_step_is_recorded_only_after_as_many_rows_came_several_times() -> None
     for _ in range(3):
         graphs.logits(8)
     assert (recorder.recorded, recorder.replayed) == (1, 3)  # one to see that it agrees
+
+
+def test_after_forgetting_steps_of_known_rows_are_recorded_before_they_are_computed() -> None:
+    recorder, asked = Recorder(), list[int]()
+
+    def step(rows: int) -> Tensor:
+        asked.append(rows)
+        return torch.full((rows, 2), float(rows))
+
+    graphs = StepGraphs(step, recorder)
+    for _ in range(step_graphs.WARM_STEPS + 1):
+        graphs.logits(8)
     graphs.forget()
-    graphs.logits(8)
-    assert (recorder.recorded, recorder.replayed) == (1, 3)
+    asked.clear()
+    assert torch.equal(graphs.logits(8), torch.full((8, 2), 8.0)) and asked == [8]
+    assert recorder.recorded == 2
+    assert torch.equal(graphs.logits(16), torch.full((16, 2), 16.0))  # never recorded: warm steps come first
+    assert recorder.recorded == 2
+
+
+def test_where_recording_at_once_is_refused_the_step_is_computed_and_recorded_later() -> None:
+    class Compiling(Recorder):
+        refuses = False
+
+        def record(self, work: Callable[[], Tensor]) -> Recorded:
+            if self.refuses:
+                raise RuntimeError("operation not permitted when stream is capturing")
+            return super().record(work)
+
+    recorder = Compiling()
+    graphs = StepGraphs(lambda rows: torch.ones(rows, 2), recorder)
+    for _ in range(step_graphs.WARM_STEPS + 1):
+        graphs.logits(8)
+    graphs.forget()
+    recorder.refuses = True
+    assert torch.equal(graphs.logits(8), torch.ones(8, 2))
+    recorder.refuses = False
+    for _ in range(step_graphs.WARM_STEPS):
+        graphs.logits(8)
+    assert recorder.recorded == 2

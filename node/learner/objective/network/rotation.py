@@ -1,0 +1,84 @@
+"""The rotation of queries and keys in one call for each direction, where Triton compiles.
+
+transformers writes it as twelve operations, some thirty with those of the backward pass. As with norms (``norms``), the
+host starts every one of them while the card waits. Its models look the function up by its name in their own module, so
+it is replaced there, for all models of that kind in this process; tensors that are not for Triton, and angles of
+another shape, still go to transformers' own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor
+
+from node.kernels.dispatch import is_for_triton
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NAME: Final = "apply_rotary_pos_emb"
+ARGUMENTS: Final = ("q", "k", "cos", "sin", "unsqueeze_dim")
+ROUNDINGS: Final = 4.0  # ε of the dtype by which the two may differ, relative to the largest value
+Rotation = Callable[..., tuple[Tensor, Tensor]]
+
+
+def use_one_call_rotation(model: PreTrainedModel) -> bool:
+    """Makes ``model`` rotate queries and keys in one call; False where Triton does not compile for its device, or its
+    own function computes something else, which is tried on random heads."""
+    if not is_for_triton(model.device):
+        return False
+    module = sys.modules[type(model).__module__]
+    own: Any = getattr(module, NAME, None)
+    if isinstance(own, _OneCall):
+        return True
+    if own is None or tuple(inspect.signature(own).parameters) != ARGUMENTS or not _agrees(own, model):
+        return False
+    setattr(module, NAME, _OneCall(own))
+    return True
+
+
+class _OneCall:
+    """transformers' ``own`` function, and in its place one call wherever tensors allow."""
+
+    def __init__(self, own: Rotation) -> None:
+        self._own = own
+
+    def __call__(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
+        if unsqueeze_dim == 1 and is_for_triton(q.device) and q.ndim == 4 and cos.shape[1:] == q.shape[2:]:
+            return _in_one_call(q, k, cos, sin)
+        return self._own(q, k, cos, sin, unsqueeze_dim)
+
+
+def _in_one_call(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    from node.kernels.training.triton_rotation import RotateBoth
+
+    rotated: tuple[Tensor, Tensor] = RotateBoth.apply(q, k, cos, sin)  # type: ignore[no-untyped-call]
+    return rotated
+
+
+def _agrees(own: Rotation, model: PreTrainedModel) -> bool:
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(model.device, model.dtype)
+
+    sizes = ((2, 3, 5, 16), (2, 1, 5, 16))
+    heads, angles = [drawn(*size) for size in sizes], drawn(2, 5, 8)
+    cos, sin = (torch.cat((wave, wave), dim=-1) for wave in (angles.cos(), angles.sin()))
+    weights = [drawn(*size) for size in sizes]
+    found = list[tuple[Tensor, ...]]()
+    for rotate in (own, _in_one_call):
+        leaves = queries, keys = [head.detach().requires_grad_() for head in heads]
+        with torch.enable_grad():
+            rotated = rotate(queries, keys, cos, sin)
+            gradients = torch.autograd.grad(rotated, leaves, weights)
+        found.append((*rotated, *gradients))
+    bound = ROUNDINGS * torch.finfo(model.dtype).eps
+    return all(
+        bool((wanted - ours).abs().max() <= bound * wanted.abs().max()) for wanted, ours in zip(*found, strict=True)
+    )
