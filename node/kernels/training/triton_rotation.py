@@ -1,7 +1,7 @@
 """The rotation of queries and keys in a training pass on a GPU, in one kernel for each direction.
 
-    y₁ = x₁ cos₁ − x₂ sin₁      y₂ = x₂ cos₂ + x₁ sin₂      x₁, x₂: the two halves of a head's coordinates (RoFormer,
-    dx₁ = dy₁ cos₁ + dy₂ sin₂   dx₂ = dy₂ cos₂ − dy₁ sin₁    arXiv 2104.09864, in the layout of transformers)
+    y₁ = x₁ cos₁ − x₂ sin₁      y₂ = x₂ cos₂ + x₁ sin₂      x₁, x₂: the two halves of a head's coordinates, as in
+    dx₁ = dy₁ cos₁ + dy₂ sin₂   dx₂ = dy₂ cos₂ − dy₁ sin₁    transformers
 
 Each program takes one token with all of its heads. Products and sums are in float32 and rounded once, where separate
 operations round each.
