@@ -37,7 +37,12 @@ LOSS: Final = 0.1
 
 
 def _settings(foreign: int | str) -> dict[str, dict[str, object]]:
-    sizes = {"own_groups": GROUPS, "foreign_groups": foreign, "share_groups": GROUPS, "completions": COMPLETIONS}
+    sizes: dict[str, object] = {
+        "own_groups": GROUPS,
+        "foreign_groups": foreign,
+        "share_groups": GROUPS,
+        "completions": COMPLETIONS,
+    }
     return {"learner": sizes}
 
 

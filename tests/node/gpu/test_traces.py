@@ -73,8 +73,8 @@ REASONS: Final[Mapping[str, str]] = MappingProxyType(
 RECORD: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {
         "round": (1602, 170),
-        "decode, own prompts": (13 * STEPS, 0),
-        "decode, shared prompts": (13 * STEPS, 0),
+        "decode, own prompts": (16 * STEPS, 0),
+        "decode, shared prompts": (16 * STEPS, 0),
         "decode, adapter beside": (27 * STEPS, 0),
         "step": (1006, 3),
         "step, head in blocks": (1029, 3),

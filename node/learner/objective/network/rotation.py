@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from node.kernels.dispatch import is_for_triton
+from node.kernels.trial import agrees, differ
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -36,7 +37,9 @@ def use_one_call_rotation(model: PreTrainedModel) -> bool:
     own: Any = getattr(module, NAME, None)
     if isinstance(own, _OneCall):
         return True
-    if own is None or tuple(inspect.signature(own).parameters) != ARGUMENTS or not _agrees(own, model):
+    if own is None or tuple(inspect.signature(own).parameters) != ARGUMENTS:
+        return False
+    if not agrees("rotating", model.device, lambda: _disagreement(own, model)):
         return False
     setattr(module, NAME, _OneCall(own))
     return True
@@ -61,7 +64,7 @@ def _in_one_call(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor
     return rotated
 
 
-def _agrees(own: Rotation, model: PreTrainedModel) -> bool:
+def _disagreement(own: Rotation, model: PreTrainedModel) -> str | None:
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int) -> Tensor:
@@ -79,6 +82,5 @@ def _agrees(own: Rotation, model: PreTrainedModel) -> bool:
             gradients = torch.autograd.grad(rotated, leaves, weights)
         found.append((*rotated, *gradients))
     bound = ROUNDINGS * torch.finfo(model.dtype).eps
-    return all(
-        bool((wanted - ours).abs().max() <= bound * wanted.abs().max()) for wanted, ours in zip(*found, strict=True)
-    )
+    same = all(not differ(ours, wanted, bound) for wanted, ours in zip(*found, strict=True))
+    return None if same else "queries and keys, or their gradients, are rotated otherwise"
