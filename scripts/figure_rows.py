@@ -82,6 +82,14 @@ ROWS: Final = (
         f"{{{SHIPPED}: final success on skills lacked, four skills|.2f}}; {{8/0: final success on skills lacked|.2f}}",
     ),
     Row(
+        "four models, each with two skills of eight, without any setting: reward of 120 rounds against alone; final "
+        "success on the skills that they lacked",
+        "sharing",
+        "≥ .6",
+        f"{{{SHIPPED} against 8/0, {AT_EQUAL_UPDATES}, eight skills|+.0f}} %; "
+        f"{{{SHIPPED}: final success on skills lacked, eight skills|.2f}}",
+    ),
+    Row(
         "first training step after `starling up`", "startup", "≤ 20 s", "{first training step after starling up|.1f} s"
     ),
     Row(
