@@ -37,13 +37,14 @@ LOSS: Final = 0.1
 
 
 def _settings(foreign: int | str) -> dict[str, dict[str, object]]:
-    sizes: dict[str, object] = {
-        "own_groups": GROUPS,
-        "foreign_groups": foreign,
-        "share_groups": GROUPS,
-        "completions": COMPLETIONS,
+    return {
+        "learner": {
+            "own_groups": GROUPS,
+            "foreign_groups": foreign,
+            "share_groups": GROUPS,
+            "completions": COMPLETIONS,
+        }
     }
-    return {"learner": sizes}
 
 
 TODAY, AUTO, SELDOM = "16 groups", "auto", "seen more seldom"

@@ -113,14 +113,11 @@ class StepGraphs:
     def logits(self, rows: int) -> Tensor:
         """Returns the logits of ``rows`` rows, (rows, V), which the next call may overwrite."""
         recorded = self._recorded.get(rows)
+        if recorded is None and rows in self._known and not self._steps[rows]:
+            recorded = self._recorded_at_once(rows)
         if recorded is not None:
             recorded.replay()
             return recorded.result
-        if rows in self._known and not self._steps[rows]:
-            recorded = self._recorded_at_once(rows)
-            if recorded is not None:
-                recorded.replay()
-                return recorded.result
         logits = self._step(rows)
         self._steps[rows] += 1
         if self._recorder is not None and self._steps[rows] > WARM_STEPS:
@@ -145,7 +142,7 @@ class StepGraphs:
     def _record(self, rows: int, logits: Tensor, recorder: Recorder) -> None:
         """Records the step that has just been computed; computing it again changes nothing. The first recording of all
         must repeat ``logits``."""
-        self._kept(logits)
+        self._kept(logits)  # takes room for results outside of the graph's memory
         try:
             recorded = recorder.record(lambda: self._kept(self._step(rows)))
             if not self._agreed:

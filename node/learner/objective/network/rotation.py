@@ -18,13 +18,13 @@ from torch import Tensor
 
 from node.kernels.dispatch import is_for_triton
 from node.kernels.trial import agrees, differ
+from node.learner.objective.network.norms import ROUNDINGS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME: Final = "apply_rotary_pos_emb"
 ARGUMENTS: Final = ("q", "k", "cos", "sin", "unsqueeze_dim")
-ROUNDINGS: Final = 4.0  # ε of the dtype by which the two may differ, relative to the largest value
 Rotation = Callable[..., tuple[Tensor, Tensor]]
 
 
