@@ -32,7 +32,7 @@ from node.engines.lean.architectures import architecture_of
 from node.engines.lean.decoder import LeanDecoder
 from node.engines.resumption import SamplingStart, progress_of, starts_of, token_limit
 from node.engines.step_threads import StepThreads
-from node.engines.turns import RunningConversations, in_step
+from node.engines.turns import Conversations, RunningConversations, in_step
 from node.policy.policy import Policy
 from node.stages.policy import StagedPolicy
 from protocol.streams.engine_batches import HandOver, Sampled
@@ -112,6 +112,11 @@ class TorchEngine:
         return True
 
     @property
+    def converses(self) -> bool:
+        """Whether ``sample`` takes conversations."""
+        return self._decoder.verifies_drafts
+
+    @property
     def version(self) -> int:
         return self._version
 
@@ -150,7 +155,7 @@ class TorchEngine:
         turns: Turns | None = None,
     ) -> list[GenerationProgress]:
         """Raises as ``generate``. A begun completion that is at its limit is ended as it is."""
-        if turns is not None and (turns.rewrites or not self._decoder.verifies_drafts):
+        if turns is not None and (turns.rewrites or not self.converses):
             return in_step(self.advance, requests, sampling, enough, ended, turns)
         eos_ids = self._policy.tokens.eos_ids
         limits = [self._limit(request) for request in requests]
@@ -171,7 +176,7 @@ class TorchEngine:
         sampling: Sampling,
         enough: Enough | None = None,
         hand_over: HandOver | None = None,
-        conversations: RunningConversations | None = None,
+        conversations: Conversations | None = None,
     ) -> list[Sampled]:
         """Returns what was sampled of each completion, in the order of the starts, of which each belongs to the group
         ``request`` of ``groups``; ``enough`` as of ``advance``. ``hand_over`` gets all completions of a group as soon

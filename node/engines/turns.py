@@ -2,8 +2,8 @@
 
 A conversation is a completion whose row others write to as well: once its action has ended, ``Turns`` says what the
 model reads next, and the same row goes on. ``RunningConversations`` is for an engine that lets rows wait so while it
-samples others. ``in_step`` is for any engine that knows single answers alone, and for conversations that may be written
-again: a call for each turn of all, which computes every row anew.
+samples others, here or in another process. ``in_step`` is for any engine that knows single answers alone, and for
+conversations that may be written again: a call for each turn of all, which computes every row anew.
 """
 
 from __future__ import annotations
@@ -37,11 +37,26 @@ class NextAction:
     said: Sequence[int]  # read before the next action
     limit: int  # tokens of the next action, at least 1
     drawn: int  # tokens sampled in this call so far
-    row: list[int]  # all of it, ``said`` included
+    row: Sequence[int]  # all of it, ``said`` included
+
+
+class Conversations(Protocol):
+    """What a batch asks about the conversations among its completions."""
+
+    @property
+    def converse(self) -> NDArray[np.bool_]:
+        """Which completions are conversations, (completions,)."""
+
+    def acted(self, completion: int, token_ids: NDArray[np.int64], logps: NDArray[np.float32]) -> None:
+        """Takes an action that has ended, or the rest of one that was begun."""
+
+    def replies(self, *, wait: bool) -> list[tuple[int, NextAction | None]]:
+        """Returns completions with what follows their action; None for those that have ended. With ``wait`` at least
+        one, where any is awaited and the batch is still wanted."""
 
 
 class RunningConversations:
-    """``limits`` as of ``starts_of``. ``converse``, (completions,), says which completions are conversations."""
+    """``Conversations`` of ``requests``. ``limits`` as of ``starts_of``."""
 
     def __init__(
         self,
@@ -63,7 +78,6 @@ class RunningConversations:
         self.awaited = 0  # conversations of which it is not known yet what follows
 
     def acted(self, completion: int, token_ids: NDArray[np.int64], logps: NDArray[np.float32]) -> None:
-        """Takes an action that has ended, or the rest of one that was begun."""
         start, before = self._starts[completion], self.reached.get(completion)
         assert not isinstance(before, Sample)
         begun = start.begun if before is None else before
@@ -73,8 +87,6 @@ class RunningConversations:
         self._turns.acted(completion, start.request, sample)
 
     def replies(self, *, wait: bool) -> list[tuple[int, NextAction | None]]:
-        """Returns completions with what follows their action; None for those that have ended. ``wait`` as of
-        ``Turns``."""
         found: list[tuple[int, NextAction | None]] = []
         for completion, heard in self._turns.replies(wait=wait) if self.awaited else ():
             self.awaited -= 1

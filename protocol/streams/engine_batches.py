@@ -1,8 +1,9 @@
-"""What a generation samples, and its results, as values: the columns of ``Generate`` and ``EngineProgress``.
+"""What a generation samples, and its results, as values: the columns of ``Generate``, ``Observe``, ``EngineProgress``.
 
 A *start* is a sequence of tokens that completions continue: a prompt, or a prompt with the tokens of a completion that
-was begun earlier. Completions are numbered from 0 in the order of the starts. An engine sends only tokens that it
-sampled itself; what was begun before stays with the client, so that no engine can change it.
+was begun earlier. Completions are numbered from 0 in the order of the starts. One that is a conversation has several
+actions: each is handed over when it has ended, and the next one begins after what was observed. An engine sends only
+tokens that it sampled itself; what was begun before stays with the client, so that no engine can change it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from protocol import limits
 from protocol.errors import MalformedError, OversizedError
-from protocol.streams.engine_messages import EngineProgress, Generate
+from protocol.streams.engine_messages import EngineProgress, Generate, Observe
 
 Sampled = tuple[NDArray[np.int64], NDArray[np.float32]]  # tokens and log-probabilities of one completion, (T,) each
 HandOver = Callable[[int, Sampled], None]  # takes a completion's number and what was sampled of it
@@ -29,7 +30,8 @@ class Start:
     group: int
     prefix_ids: tuple[int, ...]  # at least one
     completions: int  # at least one
-    limit: int  # new tokens of each completion, at least one
+    limit: int  # new tokens of each completion, at least one; of a conversation, of its first action
+    converses: bool = False  # its completions are conversations
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,15 @@ class SamplingBatch:
         return [start for start in self.starts for _ in range(start.completions)]
 
 
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What follows an action of conversation ``completion``."""
+
+    completion: int
+    token_ids: tuple[int, ...]
+    limit: int  # tokens of its next action; 0: there is none, and it has ended
+
+
 def generate_message(batch: SamplingBatch) -> Generate:
     """Raises ``ValueError`` for what every engine would refuse: that is our own bug."""
     starts = batch.starts
@@ -63,6 +74,7 @@ def generate_message(batch: SamplingBatch) -> Generate:
         limits=_column([start.limit for start in starts]),
         prefix_lengths=_column([len(start.prefix_ids) for start in starts]),
         prefix_ids=_column([token for start in starts for token in start.prefix_ids]),
+        converse=_column([start.converses for start in starts]) if any(start.converses for start in starts) else b"",
     )
     try:
         opened_batch(message)
@@ -76,7 +88,8 @@ def opened_batch(message: Generate) -> SamplingBatch:
     group_of, completions = _numbers(message.group_of, "groups"), _numbers(message.completions, "completions")
     most, lengths = _numbers(message.limits, "limits"), _numbers(message.prefix_lengths, "prefix lengths")
     prefix_ids = _numbers(message.prefix_ids, "prefix ids")
-    counts = {len(column) for column in (group_of, completions, most, lengths)}
+    converse = _numbers(message.converse, "conversations") if message.converse else np.zeros_like(group_of)
+    counts = {len(column) for column in (group_of, completions, most, lengths, converse)}
     if len(counts) != 1 or not len(group_of):
         raise MalformedError(f"columns of {sorted(counts)} starts: each needs one number for each start, at least one")
     if completions.sum() > limits.ENGINE_COMPLETIONS or most.max() > limits.ENGINE_COMPLETION_TOKENS:
@@ -88,15 +101,45 @@ def opened_batch(message: Generate) -> SamplingBatch:
         raise MalformedError("a start without tokens, completions or room, or tokens that belong to no start")
     if group_of.max() >= message.groups or prefix_ids.max() > limits.TOKEN_ID:
         raise MalformedError("a group or a token beyond the highest that there can be")
+    if message.converse and converse.max() != 1:
+        raise MalformedError("a column of conversations that has other numbers than 0 and 1, or names none")
     ends = [0, *np.cumsum(lengths).tolist()]
     ids = prefix_ids.tolist()
     starts = tuple(
-        Start(group, tuple(ids[begin:end]), count, limit)
-        for (begin, end), group, count, limit in zip(
-            pairwise(ends), group_of.tolist(), completions.tolist(), most.tolist(), strict=True
+        Start(group, tuple(ids[begin:end]), count, limit, bool(converses))
+        for (begin, end), group, count, limit, converses in zip(
+            pairwise(ends), group_of.tolist(), completions.tolist(), most.tolist(), converse.tolist(), strict=True
         )
     )
     return SamplingBatch(starts, message.groups, message.temperature, message.seed, message.rows, message.enough)
+
+
+def observe_message(observations: Sequence[Observation]) -> Observe:
+    return Observe(
+        which=_column([each.completion for each in observations]),
+        lengths=_column([len(each.token_ids) for each in observations]),
+        token_ids=_column([token for each in observations for token in each.token_ids]),
+        limits=_column([each.limit for each in observations]),
+    )
+
+
+def opened_observations(message: Observe) -> list[Observation]:
+    """Raises ``MalformedError`` or ``OversizedError`` for columns that disagree, or that no conversation can have."""
+    which, lengths = _numbers(message.which, "conversations"), _numbers(message.lengths, "lengths")
+    token_ids, most = _numbers(message.token_ids, "tokens"), _numbers(message.limits, "limits")
+    if not len(which) == len(lengths) == len(most) or lengths.sum() != len(token_ids):
+        raise MalformedError(
+            f"{len(which)} conversations with {len(lengths)} lengths, {len(most)} limits, and {len(token_ids)} tokens "
+            f"where the lengths make {lengths.sum()}"
+        )
+    if max(most, default=0) > limits.ENGINE_COMPLETION_TOKENS or max(token_ids, default=0) > limits.TOKEN_ID:
+        raise OversizedError("an action, or the id of a token, beyond the highest that there can be")
+    ends = [0, *np.cumsum(lengths).tolist()]
+    ids = token_ids.tolist()
+    return [
+        Observation(completion, tuple(ids[begin:end]), limit)
+        for (begin, end), completion, limit in zip(pairwise(ends), which.tolist(), most.tolist(), strict=True)
+    ]
 
 
 def progress_message(
@@ -147,55 +190,84 @@ def opened_completions(message: EngineProgress) -> list[tuple[int, Sampled]]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What is new with one answer."""
+
+    groups: list[int]  # of single answers, that are complete now
+    actions: list[tuple[int, Sampled]]  # that have ended, each with the number of its conversation
+
+
 class Received:
-    """The completions of one generation as they come from its engine, each checked before it counts."""
+    """The completions of one generation as they come from its engine, each checked before it counts.
+
+    ``take`` says which actions of conversations have ended; ``observed`` must then be told what follows them.
+    """
 
     def __init__(self, batch: SamplingBatch, *, vocabulary: int, end_ids: Collection[int]) -> None:
         self._batch, self._owners, self._vocabulary = batch, batch.owners, vocabulary
         self._end_ids = np.array(sorted(end_ids), np.int64)
         self._came: dict[int, Sampled] = {}
         self._missing = Counter(start.group for start in self._owners)  # completions that have not ended
+        # of each completion that is sampled, the tokens that it may have; of a conversation, its action
+        self._limits = {number: start.limit for number, start in enumerate(self._owners)}
+        self._over: set[int] = set()
 
-    def take(self, message: EngineProgress) -> list[int]:
-        """Returns the groups that are complete with this answer. Raises ``MalformedError`` for completions that nobody
-        asked for, or that cannot have been sampled."""
-        complete: list[int] = []
+    def take(self, message: EngineProgress) -> Taken:
+        """Raises ``MalformedError`` for completions that nobody asked for, or that cannot have been sampled."""
+        taken = Taken([], [])
         came = opened_completions(message)
         if not came and message.left and not message.running:
             raise MalformedError(f"{message.left} completions are left, and none is handed over")
         for number, sampled in came:
-            if number >= len(self._owners) or number in self._came:
+            limit = self._limits.pop(number, None)
+            if limit is None:
                 raise MalformedError(f"completion {number} of {len(self._owners)}, or one handed over twice")
-            self._check(number, *sampled)
-            self._came[number] = sampled
-            if self._has_ended(owner := self._owners[number], sampled[0]):
-                self._missing[owner.group] -= 1
-                if not self._missing[owner.group]:
-                    complete.append(owner.group)
-        return complete
+            self._check(number, limit, *sampled)
+            if not self._has_ended(limit, sampled[0]):
+                self._came[number] = sampled
+            elif self._owners[number].converses:
+                taken.actions.append((number, sampled))
+            else:
+                self._came[number] = sampled
+                taken.groups.extend(self._ended(number))
+        return taken
+
+    def observed(self, observations: Sequence[Observation]) -> None:
+        """Takes what follows actions."""
+        for each in observations:
+            if each.limit:
+                self._limits[each.completion] = each.limit
+            else:
+                self._ended(each.completion)
 
     def group(self, group: int) -> list[Sampled]:
         """Tokens and log-probabilities of the completions of one group, which is complete."""
         return [self._came[number] for number, start in enumerate(self._owners) if start.group == group]
 
     def all(self, *, interrupted: bool) -> list[Sampled]:
-        """Tokens and log-probabilities of every completion; those never begun have none.
+        """Tokens and log-probabilities of every completion; those never begun have none. Of a conversation they are
+        those of an action that was interrupted.
 
         Raises ``MalformedError`` where some have not ended, and the generation was neither interrupted nor had reached
         the number of groups that suffices.
         """
         nothing = np.empty(0, np.int64), np.empty(0, np.float32)
-        sequences = [self._came.get(number, nothing) for number in range(len(self._owners))]
-        ended = [self._has_ended(s, tokens) for s, (tokens, _) in zip(self._owners, sequences, strict=True)]
-        open_groups = {start.group for start, done in zip(self._owners, ended, strict=True) if not done}
+        open_groups = {group for group, missing in self._missing.items() if missing}
         enough = self._batch.enough
         suffices = enough is not None and self._batch.groups - len(open_groups) >= enough
         if open_groups and not interrupted and not suffices:
-            raise MalformedError(f"{ended.count(False)} completions have not ended, and nothing interrupted them")
-        return sequences
+            missing = self._missing.total()
+            raise MalformedError(f"{missing} completions have not ended, and nothing interrupted them")
+        return [self._came.get(number, nothing) for number in range(len(self._owners))]
 
-    def _check(self, number: int, token_ids: NDArray[np.int64], logps: NDArray[np.float32]) -> None:
-        limit = self._owners[number].limit
+    def _ended(self, number: int) -> list[int]:
+        """Counts a completion that has ended. Returns its group, if that is complete now."""
+        group = self._owners[number].group
+        self._missing[group] -= 1
+        return [] if self._missing[group] else [group]
+
+    def _check(self, number: int, limit: int, token_ids: NDArray[np.int64], logps: NDArray[np.float32]) -> None:
         if not 1 <= len(token_ids) <= limit:
             raise MalformedError(f"completion {number} has {len(token_ids)} tokens: 1 to {limit} were asked for")
         if token_ids.max() >= self._vocabulary:
@@ -205,8 +277,8 @@ class Received:
         if np.isin(token_ids[:-1], self._end_ids).any():
             raise MalformedError(f"completion {number} goes on after its end")
 
-    def _has_ended(self, start: Start, token_ids: NDArray[np.int64]) -> bool:
-        return len(token_ids) == start.limit or bool(len(token_ids) and token_ids[-1] in self._end_ids)
+    def _has_ended(self, limit: int, token_ids: NDArray[np.int64]) -> bool:
+        return len(token_ids) == limit or bool(len(token_ids) and token_ids[-1] in self._end_ids)
 
 
 def _column(numbers: Sequence[int]) -> bytes:

@@ -21,7 +21,7 @@ from protocol.messages import Counter, Hash16, Hash32, Name
 
 ENGINE_PROTOCOL: Final = "/starling/engine/1"
 ENGINE_MAJOR: Final = 1
-ENGINE_MINOR: Final = 0
+ENGINE_MINOR: Final = 1
 
 Version16 = Annotated[int, Meta(ge=0, le=2**16 - 1)]
 Count32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -73,6 +73,7 @@ class Generate(Struct, frozen=True, array_like=True, tag="generate"):
     limits: bytes  # new tokens that each completion may have
     prefix_lengths: bytes
     prefix_ids: bytes
+    converse: bytes = b""  # 1 where completions are conversations, 0 elsewhere; empty where all are single answers
 
 
 class Poll(Struct, frozen=True, array_like=True, tag="poll"):
@@ -80,6 +81,16 @@ class Poll(Struct, frozen=True, array_like=True, tag="poll"):
     otherwise after ``wait_milliseconds``."""
 
     wait_milliseconds: Annotated[int, Meta(ge=0, le=limits.ENGINE_POLL_MILLISECONDS)]
+
+
+class Observe(Struct, frozen=True, array_like=True, tag="observe"):
+    """What follows actions that were handed over: u32 columns, one number for each conversation, and ``token_ids`` has
+    after each other what they read next. Answered by ``EngineDone``."""
+
+    which: bytes
+    lengths: bytes
+    token_ids: bytes
+    limits: bytes  # tokens that the next action may have; 0: nothing follows, and the conversation has ended
 
 
 class Interrupt(Struct, frozen=True, array_like=True, tag="interrupt"):
@@ -106,7 +117,7 @@ class EndEngine(Struct, frozen=True, array_like=True, tag="stop"):
 
 
 EngineRequest = (
-    Hello | Load | WeightsPart | LoadFile | Generate | Poll | Interrupt | Sleep | Wake | AskHealth | EndEngine
+    Hello | Load | WeightsPart | LoadFile | Generate | Poll | Observe | Interrupt | Sleep | Wake | AskHealth | EndEngine
 )
 
 
@@ -118,6 +129,7 @@ class Welcome(Struct, frozen=True, array_like=True, tag="welcome"):
     layout: Hash16  # of its trained weights: ``TensorLayout.digest``
     vocabulary: Count32  # tokens that it may sample
     context: Count32  # positions that the model has
+    converses: bool = False  # whether it takes ``Generate.converse``
 
 
 class EngineDone(Struct, frozen=True, array_like=True, tag="done"):
@@ -126,7 +138,8 @@ class EngineDone(Struct, frozen=True, array_like=True, tag="done"):
 
 class EngineProgress(Struct, frozen=True, array_like=True, tag="progress"):
     """What has happened in a generation. ``which``, ``lengths`` and ``token_ids`` are u32 columns, ``logps`` float32
-    (little-endian): completions that were not handed over before, those of no token left out."""
+    (little-endian): completions that were not handed over before, those of no token left out; of a conversation, each
+    action as soon as it has ended."""
 
     version: Counter  # of the weights that sample
     weights: Hash32  # their hash, as verified when they were loaded
@@ -177,7 +190,7 @@ class EngineRefusal(StrEnum):
     ASLEEP = "asleep"
     NO_WEIGHTS = "no_weights"  # none were loaded yet
     NO_FILES = "no_files"  # it takes no files, or not this one
-    REQUEST = "request"  # a prompt with tokens that the model does not have
+    REQUEST = "request"  # tokens that the model does not have, or what follows an action that was not handed over
     CONFIGURATION = "configuration"  # a prompt that leaves no room in the model's context
     MEMORY = "memory"  # memory ran out: fewer rows need less
     STALE_BASE = "stale_base"  # a diff from other weights than the engine holds

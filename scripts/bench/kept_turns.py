@@ -1,30 +1,42 @@
-"""Conversations in the embedded engine, which computes each token once, against prompting anew each turn.
+"""Conversations in an engine that computes each token once, against prompting anew each turn.
 
     python -m scripts.bench.kept_turns [--episodes 64] [--turns 8] [--prompt 120] [--said 30] [--most 20]
-                                       [--milliseconds 20] [--workers 8] [--json]
+                                       [--milliseconds 20] [--workers 8] [--process] [--json]
 
 Actions are of uneven length: they end where the model ends them, after ``most`` tokens at last. ``said`` tokens follow
 each, drawn at random. Three ways in turn, the best of ``RUNS`` each: prompted anew each turn, all in step; computed
 once, in step, so that no row goes on before all have ended their action; computed once, each row at its own pace. First
 with replies that are there at once: tokens a second of processor. Then with an environment of ``workers`` that takes 0
-to ``milliseconds`` a step: tokens a second. The model's context is made as long as the conversations.
+to ``milliseconds`` a step: tokens a second. The model's context is made as long as the conversations. With
+``--process`` the engine is in a process of its own, and all are tokens a second.
 """
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import torch
 
 from node.configuration import PolicySection
-from node.engines.engine import GenerationRequest, Heard, Sample, Sampling
+from node.engines.engine import Engine, GenerationRequest, Heard, Sample, Sampling
+from node.engines.process.engine_child import EngineChild
+from node.engines.process.engine_setup import EngineSetup
+from node.engines.process.process_engine import ProcessEngine
 from node.engines.torch import TorchEngine
 from node.engines.turns import in_step
+from node.learner.generation.engine_weights import EngineWeights
+from node.policy.model_files import model_folder
 from node.policy.policy import Policy
 from scripts.bench.common.reporting import Figure, figures_parser, report
 
@@ -39,6 +51,11 @@ class Shape:
     prompt: int
     said: int
     most: int
+
+    @property
+    def tokens(self) -> int:
+        """The most tokens of a conversation."""
+        return self.prompt + self.turns * (self.said + self.most)
 
 
 class Environment:
@@ -86,9 +103,9 @@ class Environment:
         self._done.put((conversation, Heard(ids) if turn + 1 < self._shape.turns else None))
 
 
-def conversed(engine: TorchEngine, shape: Shape, way: str, environment: Environment) -> tuple[float, float, int]:
+def conversed(engine: Engine, shape: Shape, way: str, environment: Environment) -> tuple[float, float, int]:
     """Returns the seconds of processor and of the wall, and the tokens sampled."""
-    whole = engine.policy.base.config.max_position_embeddings
+    whole = shape.tokens
     requests = [GenerationRequest(prompt, 1, shape.most, conversation_tokens=whole) for prompt in environment.prompts]
     environment.in_step = way == WAYS[1]
     cpu, wall = time.process_time(), time.perf_counter()
@@ -101,16 +118,19 @@ def conversed(engine: TorchEngine, shape: Shape, way: str, environment: Environm
     return *taken, sum(each.tokens for each in reached)
 
 
-def measured(engine: TorchEngine, shape: Shape, threads: ThreadPoolExecutor | None, seconds: float) -> list[Figure]:
+def measured(
+    engine: Engine, policy: Policy, shape: Shape, threads: ThreadPoolExecutor | None, seconds: float
+) -> list[Figure]:
     runs: dict[str, list[float]] = {way: [] for way in WAYS}
     for _ in range(RUNS):
         for way in WAYS:
-            environment = Environment(shape, engine.policy.vocabulary, threads, seconds)
+            environment = Environment(shape, policy.vocabulary, threads, seconds)
             cpu, wall, tokens = conversed(engine, shape, way, environment)
             engine.release()  # as after each round
-            runs[way].append(tokens / (cpu if threads is None else wall))
+            runs[way].append(tokens / (cpu if threads is None and engine.in_process else wall))
     best = {way: max(rates) for way, rates in runs.items()}
-    named = "replies at once" if threads is None else f"replies after 0 to {1000 * seconds:g} ms"
+    place = "" if engine.in_process else "in a process, "
+    named = place + ("replies at once" if threads is None else f"replies after 0 to {1000 * seconds:g} ms")
     anew, stepping, own = best.values()
     return [
         *(Figure(f"{named}: {way}", rate, "tokens/s", "higher") for way, rate in best.items()),
@@ -119,21 +139,53 @@ def measured(engine: TorchEngine, shape: Shape, threads: ThreadPoolExecutor | No
     ]
 
 
+@contextmanager
+def in_a_process(policy: Policy, model: Path, rows: int) -> Iterator[Engine]:
+    """Yields an engine in a process of its own, of the model in the folder ``model``, which is that of ``policy``."""
+    section = PolicySection(model=str(model)).model_dump(mode="json")
+    with TemporaryDirectory() as files:
+        setup = EngineSetup(socket=f"{files}/engine.sock", files=files, policy=section, seed=0, merge_adapters=True)
+        engine = ProcessEngine(
+            policy,
+            lambda: EngineChild(setup),
+            lambda: TorchEngine(policy, rows=rows, seed=0, owns_weights=True),
+            rows=rows,
+            seed=0,
+            files=Path(files),
+            report=lambda change: None,
+        )
+        with closing(engine):
+            EngineWeights(engine).load(1, policy.trainable())
+            yield engine
+
+
+def with_context(model: str, tokens: int, folder: Path) -> Path:
+    """Puts a copy of ``model`` with a context of ``tokens`` into ``folder``, and returns that."""
+    shutil.copytree(model_folder(model), folder, dirs_exist_ok=True)
+    written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(written | {"max_position_embeddings": tokens}), encoding="utf-8")
+    return folder
+
+
 def main() -> None:
     parser = figures_parser(__doc__)
     parser.add_argument("--model", default="builtin:robin")
     for name, value in (("episodes", 64), ("turns", 8), ("prompt", 120), ("said", 30), ("most", 20), ("workers", 8)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--milliseconds", type=float, default=20.0)
+    parser.add_argument("--process", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    policy = Policy.load(PolicySection(model=given.model))
-    policy.base.config.max_position_embeddings = given.prompt + given.turns * (given.said + given.most)
     shape = Shape(given.episodes, given.turns, given.prompt, given.said, given.most)
-    engine = TorchEngine(policy, rows=given.episodes, seed=0)
-    figures = measured(engine, shape, None, 0.0)
-    with ThreadPoolExecutor(given.workers) as threads:
-        figures += measured(engine, shape, threads, given.milliseconds / 1000)
+    with ExitStack() as stack:
+        model = with_context(given.model, shape.tokens, Path(stack.enter_context(TemporaryDirectory())))
+        policy = Policy.load(PolicySection(model=str(model)))
+        engine: Engine = TorchEngine(policy, rows=given.episodes, seed=0)
+        if given.process:
+            engine = stack.enter_context(in_a_process(policy, model, given.episodes))
+        threads = stack.enter_context(ThreadPoolExecutor(given.workers))
+        figures = measured(engine, policy, shape, None, 0.0)
+        figures += measured(engine, policy, shape, threads, given.milliseconds / 1000)
     report("kept_turns", figures, as_json=given.json)
 
 

@@ -9,14 +9,21 @@ import numpy as np
 
 from protocol import limits
 from protocol.streams import engine_messages as messages
-from protocol.streams.engine_batches import SamplingBatch, Start, generate_message, progress_message
+from protocol.streams.engine_batches import (
+    Observation,
+    SamplingBatch,
+    Start,
+    generate_message,
+    observe_message,
+    progress_message,
+)
 from protocol.streams.engine_messages import EnginePhase, EngineRefusal
 from protocol.streams.framing import framed, framed_message
 from scripts.vectors.plain_values import FAMILY, Json, pattern, vectors_of_sides
 
 TARGET: Final = bytes(range(32))
 BATCH: Final = SamplingBatch(
-    starts=(Start(0, (5, 6, 7), 2, 24), Start(2, (5, 6, 7, 9, 11), 1, 22)),
+    starts=(Start(0, (5, 6, 7), 2, 24), Start(2, (5, 6, 7, 9, 11), 1, 22, converses=True)),
     groups=3,
     temperature=1.0,
     seed=2**62 + 1,
@@ -39,6 +46,7 @@ def engine_messages() -> list[Json]:
         "load from a file": messages.LoadFile(7, TARGET, "/home/ann/…/engine/weights"),
         "generate": generate_message(BATCH),
         "poll": messages.Poll(1000),
+        "observe": observe_message([Observation(2, (14, 3), 20), Observation(0, (), 0)]),
         "interrupt": messages.Interrupt(),
         "sleep": messages.Sleep(),
         "wake": messages.Wake(),
@@ -46,7 +54,7 @@ def engine_messages() -> list[Json]:
         "stop": messages.EndEngine(),
     }
     answers = {
-        "welcome": messages.Welcome(1, 0, "torch", FAMILY, b"\x22" * 16, 40, 96),
+        "welcome": messages.Welcome(1, 1, "torch", FAMILY, b"\x22" * 16, 40, 96, converses=True),
         "done": messages.EngineDone(),
         "progress": progress,
         "health of a new engine": messages.Health(0, None, EnginePhase.IDLE, 0),
@@ -81,6 +89,9 @@ def refused_engine_requests() -> dict[tuple[str, str, str], bytes]:
         "malformed: a group beyond the last": generate(groups=2),
         "malformed: a start without tokens": generate(prefix_lengths=bytes(4) + (8).to_bytes(4, "little")),
         "malformed: a completion without room": generate(limits=one + bytes(4)),
+        "malformed: a conversation that is neither 0 nor 1": generate(converse=one + b"\2\0\0\0"),
+        "malformed: what follows actions, in columns of unequal length": packed("observe", one, one, one, b""),
+        "oversized: an action that is too long": packed("observe", one, bytes(4), b"", b"\xff" * 4),
         "malformed: a token id over the bound": generate(prefix_ids=b"\xff" * 32),
         "oversized: too many completions": generate(completions=many + one),
         "oversized: completions that are too long": generate(limits=one + b"\xff" * 4),

@@ -37,11 +37,12 @@ from protocol.streams.blob_messages import (
     decode_answer_header,
     decode_blob_request,
 )
-from protocol.streams.engine_batches import opened_batch
+from protocol.streams.engine_batches import opened_batch, opened_observations
 from protocol.streams.engine_messages import (
     EngineAnswer,
     EngineRequest,
     Generate,
+    Observe,
     decode_engine_answer,
     decode_engine_request,
 )
@@ -112,12 +113,14 @@ STREAM_KINDS: dict[str, dict[str, type[msgspec.Struct]]] = {
 
 
 def decode_engine_message(raw: bytes, kind: type[msgspec.Struct] | None) -> msgspec.Struct:
-    """An answer where one is expected, and otherwise a request with columns that make a batch."""
+    """An answer where one is expected, and otherwise a request with columns that agree."""
     if kind in get_args(EngineAnswer):
         return decode_engine_answer(raw)
     request = decode_engine_request(raw)
     if isinstance(request, Generate):
         opened_batch(request)
+    elif isinstance(request, Observe):
+        opened_observations(request)
     return request
 
 

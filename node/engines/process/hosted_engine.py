@@ -7,6 +7,7 @@ from typing import Protocol
 
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.resumption import SamplingStart
+from node.engines.turns import Conversations
 from protocol.errors import ConfigurationError
 from protocol.streams.engine_batches import HandOver, Sampled, SamplingBatch
 
@@ -32,14 +33,25 @@ class HostedEngine(Protocol):
     def context(self) -> int | None:
         """The positions that the model has, where that is known."""
 
+    @property
+    def converses(self) -> bool:
+        """Whether ``sample`` takes conversations."""
+
     def load(self, version: int, weights: EncodedWeights) -> None:
         """Raises ``ProtocolError`` for weights that it does not take, and then holds those that it held; and that
         memory has run out: it may then hold some of them, and takes whole ones alone."""
 
-    def sample(self, batch: SamplingBatch, enough: Callable[[int], bool], hand_over: HandOver) -> list[Sampled]:
+    def sample(
+        self,
+        batch: SamplingBatch,
+        enough: Callable[[int], bool],
+        hand_over: HandOver,
+        conversations: Conversations | None = None,
+    ) -> list[Sampled]:
         """Returns what was sampled of each completion. ``enough`` is called before the first and after each look at
         what was sampled, with the number of complete groups. ``hand_over`` gets all completions of a group as soon as
-        it is complete; these are then empty in what is returned.
+        it is complete; these are then empty in what is returned. So are actions that ``conversations`` has; only an
+        engine that takes them gets any.
 
         Raises ``ValueError`` and ``ConfigurationError`` for a batch that does not suit the model, and that memory has
         run out."""

@@ -8,6 +8,7 @@ from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Sampling
 from node.engines.process.hosted_engine import checked_starts
 from node.engines.torch import TorchEngine
+from node.engines.turns import Conversations
 from node.kernels.weight_diff_kernels import weights_hash_fast
 from node.policy.device import free_cached_blocks
 from node.policy.policy import Policy
@@ -42,15 +43,24 @@ class HostedTorchEngine:
     def context(self) -> int | None:
         return self._policy.context
 
+    @property
+    def converses(self) -> bool:
+        return self._engine.converses
+
     def load(self, version: int, weights: EncodedWeights) -> None:
         self._engine.load_weights(version, weights)
 
     def sample(
-        self, batch: SamplingBatch, enough: Callable[[int], bool], hand_over: HandOver | None = None
+        self,
+        batch: SamplingBatch,
+        enough: Callable[[int], bool],
+        hand_over: HandOver | None = None,
+        conversations: Conversations | None = None,
     ) -> list[Sampled]:
         starts = checked_starts(batch, vocabulary=self._policy.vocabulary, context=self.context)
         self._engine.rows = batch.rows
-        return self._engine.sample(starts, batch.groups, Sampling(batch.temperature, batch.seed), enough, hand_over)
+        sampling = Sampling(batch.temperature, batch.seed)
+        return self._engine.sample(starts, batch.groups, sampling, enough, hand_over, conversations)
 
     def measured_hash(self) -> bytes:
         rounded = [self._trained[name].detach().to("cpu").bfloat16().contiguous() for name in self._layout.names]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from node.engines.engine import (
     Enough,
     GenerationProgress,
     GenerationRequest,
+    Partial,
     Sample,
     Sampling,
     Turns,
@@ -35,7 +36,7 @@ from node.engines.process.losses import EngineLoss, StartAgain, after_loss
 from node.engines.process.remote_engine import GroupSampled, ModelExpected, Patience, RemoteEngine, least_sufficient
 from node.engines.process.told_requests import ToldRequests
 from node.engines.resumption import SamplingStart, progress_of, starts_of, token_limit
-from node.engines.turns import in_step
+from node.engines.turns import RunningConversations, in_step
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from protocol.errors import EngineLostError, ProtocolError
@@ -44,6 +45,7 @@ from protocol.streams.engine_batches import Sampled, SamplingBatch, Start
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
+Reached = Mapping[int, Sample | Partial]  # by completion
 USUAL_PATIENCE: Final = Patience()
 
 
@@ -178,7 +180,13 @@ class ProcessEngine:
         ended: Ended | None = None,
         turns: Turns | None = None,
     ) -> list[GenerationProgress]:
-        return in_step(self._advance, requests, sampling, enough, ended, turns)
+        """Conversations go at their own pace where the engine takes them and no reply is ``anew``, and in step
+        elsewhere."""
+        if turns is None or all(each.conversation_tokens is None for each in requests):
+            return self._advance(requests, sampling, enough, ended)
+        if turns.rewrites or self._on_remote(lambda remote: remote.converses) is False:
+            return in_step(self._advance, requests, sampling, enough, ended, turns)
+        return self._advance(requests, sampling, enough, ended, turns)
 
     def _advance(
         self,
@@ -186,23 +194,26 @@ class ProcessEngine:
         sampling: Sampling,
         enough: Enough | None = None,
         ended: Ended | None = None,
+        turns: Turns | None = None,
     ) -> list[GenerationProgress]:
         policy = self._policy
         limits = [token_limit(each, vocabulary=policy.vocabulary, context=policy.context) for each in requests]
         starts = starts_of(requests, limits)
         seed = self._random.getrandbits(63) if sampling.seed is None else sampling.seed
         told = ToldRequests(requests, starts, limits, self._version, policy.tokens.eos_ids, ended)
-        sequences: list[Sampled] | None = []
+        found: tuple[list[Sampled], Reached] | None = [], {}
         if starts:
             tell = told.group_ended if self.beside and ended is not None else None
-            sequences = self._on_remote(
-                lambda remote: self._sampled(remote, starts, len(requests), sampling.temperature, seed, enough, tell)
+            seeded = Sampling(sampling.temperature, seed)
+            found = self._on_remote(
+                lambda remote: self._sampled(remote, requests, starts, limits, seeded, enough, tell, turns)
             )
-        if sequences is None:
+        if found is None:
             self._bring_up_to_date(self._taken_over().load_weights)
-            reached = self._taken_over().advance(requests, Sampling(sampling.temperature, seed), enough)
+            reached = self._taken_over().advance(requests, Sampling(sampling.temperature, seed), enough, turns=turns)
         else:
-            reached = progress_of(requests, starts, sequences, limits, self._version, policy.tokens.eos_ids)
+            sequences, conversed = found
+            reached = progress_of(requests, starts, sequences, limits, self._version, policy.tokens.eos_ids, conversed)
         return told.in_place_of(reached)
 
     def release(self) -> None:
@@ -225,19 +236,35 @@ class ProcessEngine:
     def _sampled(
         self,
         remote: RemoteEngine,
+        requests: Sequence[GenerationRequest],
         starts: Sequence[SamplingStart],
-        groups: int,
-        temperature: float,
-        seed: int,
+        limits: Sequence[int],
+        sampling: Sampling,
         enough: Enough | None,
         ended: GroupSampled | None,
-    ) -> list[Sampled]:
+        turns: Turns | None,
+    ) -> tuple[list[Sampled], Reached]:
+        """Returns what was sampled of each completion, and what conversations had reached before."""
         self._bring_up_to_date(remote.load)
-        asked = tuple(Start(each.request, tuple(each.prefix_ids), each.completions, each.limit) for each in starts)
-        suffices = None if enough is None else least_sufficient(enough, groups)
-        sampled = remote.sample(SamplingBatch(asked, groups, temperature, seed, self._rows, suffices), enough, ended)
+        conversations: RunningConversations | None = None
+        if turns is not None:
+            eos_ids = self._policy.tokens.eos_ids
+            conversations = RunningConversations(requests, starts, limits, turns, self._version, eos_ids)
+        batch = SamplingBatch(
+            starts=tuple(_asked(each, requests, turns) for each in starts),
+            groups=len(requests),
+            temperature=sampling.temperature,
+            seed=sampling.seed or 0,
+            rows=self._rows,
+            enough=None if enough is None else least_sufficient(enough, len(requests)),
+        )
+        try:
+            sampled = remote.sample(batch, enough, ended, conversations)
+        finally:  # also where the engine is lost: these replies are not for the actions of the next one
+            if conversations is not None:
+                conversations.settle()
         self._losses_in_a_row = 0
-        return sampled
+        return sampled, {} if conversations is None else conversations.reached
 
     def _bring_up_to_date(self, load: Callable[[int, EncodedWeights], None]) -> None:
         """Loads the weights of ``version`` where a new engine lacks them."""
@@ -306,6 +333,11 @@ class ProcessEngine:
         assert self._embedded is not None
         self._embedded.rows = self._rows
         return self._embedded
+
+
+def _asked(start: SamplingStart, requests: Sequence[GenerationRequest], turns: Turns | None) -> Start:
+    converses = turns is not None and requests[start.request].conversation_tokens is not None
+    return Start(start.request, tuple(start.prefix_ids), start.completions, start.limit, converses)
 
 
 def _loaded(remote: RemoteEngine, version: int, weights: EncodedWeights) -> bool:

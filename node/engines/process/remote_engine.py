@@ -23,6 +23,7 @@ from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Enough
 from node.engines.process.channel import Channel
 from node.engines.process.losses import EngineLoss
+from node.engines.turns import NextAction, RunningConversations
 from node.printable import printable
 from protocol import limits
 from protocol.errors import (
@@ -35,7 +36,14 @@ from protocol.errors import (
     UnreachableError,
 )
 from protocol.streams import engine_messages as messages
-from protocol.streams.engine_batches import Received, Sampled, SamplingBatch, generate_message
+from protocol.streams.engine_batches import (
+    Observation,
+    Received,
+    Sampled,
+    SamplingBatch,
+    generate_message,
+    observe_message,
+)
 from protocol.streams.engine_messages import EngineAnswer, EngineRefusal, EngineRequest
 
 A = TypeVar("A", bound=EngineAnswer)
@@ -72,6 +80,7 @@ class Patience:
     stall: float = 180.0  # between two looks at what was sampled: a long prompt is one step
     poll: float = 1.0  # before it says that nothing has ended yet
     poll_asked: float = 0.1  # likewise, where somebody may want the generation to end early
+    poll_awaited: float = 0.005  # likewise, while it is not known what follows an action
     load: float = 60.0  # for weights, and besides
     load_bytes_a_second: float = 20e6  # at least
 
@@ -110,6 +119,7 @@ class RemoteEngine:
                 f"the engine has another model or protocol than asked for: {welcome}", EngineLoss.UNLIKE
             )
         self.backend = printable(welcome.backend)
+        self.converses: Final = welcome.converses
 
     def load(self, version: int, weights: EncodedWeights) -> None:
         """Loads weights. Raises ``ProtocolError`` where the engine refuses them: it then holds those from before; and
@@ -129,10 +139,17 @@ class RemoteEngine:
             self._answer(messages.EngineDone, seconds)
         self._holds = version, weights.target
 
-    def sample(self, batch: SamplingBatch, enough: Enough | None, ended: GroupSampled | None = None) -> list[Sampled]:
+    def sample(
+        self,
+        batch: SamplingBatch,
+        enough: Enough | None,
+        ended: GroupSampled | None = None,
+        conversations: RunningConversations | None = None,
+    ) -> list[Sampled]:
         """Returns what was sampled of each completion of ``batch``. ``enough`` is asked several times a second; the
-        engine itself stops at ``batch.enough``. ``ended`` gets each group as soon as it has come whole; the engine goes
-        on meanwhile, however long that takes.
+        engine itself stops at ``batch.enough``. ``ended`` gets each group of single answers as soon as it has come
+        whole; the engine goes on meanwhile, however long that takes. Of ``conversations``, which an engine takes that
+        ``converses``, each action goes there, and what is returned is of actions that were interrupted.
 
         Raises ``ValueError``, ``ConfigurationError`` or ``MemoryError`` where the engine refuses the batch.
         """
@@ -142,17 +159,25 @@ class RemoteEngine:
         wait_seconds = self._patience.poll if enough is None else self._patience.poll_asked
         steps, moved_at, interrupted = -1, self._clock(), False
         while True:
-            poll = messages.Poll(round(1000 * wait_seconds))
-            progress = self._ask(poll, messages.EngineProgress, self._patience.answer + wait_seconds)
+            awaited = conversations is not None and conversations.awaited > 0
+            seconds = min(wait_seconds, self._patience.poll_awaited) if awaited else wait_seconds
+            poll = messages.Poll(round(1000 * seconds))
+            progress = self._ask(poll, messages.EngineProgress, self._patience.answer + seconds)
             self._check_weights(progress)
             with _false_if_refused():
-                complete = received.take(progress)
+                taken = received.take(progress)
             if ended is not None:
-                for group in complete:
+                for group in taken.groups:
                     ended(group, received.group(group))
+            if conversations is not None:
+                for number, action in taken.actions:
+                    conversations.acted(number, *action)
             if not progress.running and progress.left == 0:
                 break
-            if progress.steps != steps:
+            if conversations is not None and (observed := _observed(conversations)):
+                received.observed(observed)
+                self._ask(observe_message(observed), messages.EngineDone)
+            if progress.steps != steps or awaited:
                 steps, moved_at = progress.steps, self._clock()
             elif progress.running and self._clock() - moved_at > self._patience.stall:
                 raise EngineLostError(f"the engine sampled nothing for {self._patience.stall:g} s", EngineLoss.STALLED)
@@ -220,6 +245,15 @@ class RemoteEngine:
         if not isinstance(answer, expected):
             raise EngineLostError(f"asked for {expected.__name__}, the engine sent {answer}", EngineLoss.FALSE)
         return answer
+
+
+def _observed(conversations: RunningConversations) -> list[Observation]:
+    """Returns what has followed actions by now."""
+
+    def observation(number: int, follows: NextAction | None) -> Observation:
+        return Observation(number, tuple(follows.said), follows.limit) if follows else Observation(number, (), 0)
+
+    return [observation(*each) for each in conversations.replies(wait=False)]
 
 
 def least_sufficient(enough: Enough, groups: int) -> int | None:

@@ -21,6 +21,7 @@ import msgspec
 
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.process.channel import Channel
+from node.engines.process.client_conversations import ClientConversations
 from node.engines.process.hosted_engine import HostedEngine
 from node.policy.device_faults import detail_of, is_out_of_memory
 from protocol import limits
@@ -34,7 +35,14 @@ from protocol.errors import (
     VersionError,
 )
 from protocol.streams import engine_messages as messages
-from protocol.streams.engine_batches import Sampled, SamplingBatch, opened_batch, progress_message
+from protocol.streams.engine_batches import (
+    Observation,
+    Sampled,
+    SamplingBatch,
+    opened_batch,
+    opened_observations,
+    progress_message,
+)
 from protocol.streams.engine_messages import EngineAnswer, EnginePhase, EngineRefusal, EngineRequest
 
 log = logging.getLogger(__name__)
@@ -73,7 +81,7 @@ class EngineSession:
             self._channel.send(msgspec.msgpack.encode(_refused(error.reason, error)), seconds=_SEND_SECONDS)
         finally:
             if self._generation is not None:
-                self._generation.interrupted.set()
+                self._generation.interrupt()
             self._thread.shutdown(wait=True)
 
     def _request(self) -> EngineRequest:
@@ -95,9 +103,11 @@ class EngineSession:
                 return self._generate(opened_batch(request))
             case messages.Poll():
                 return self._poll(request.wait_milliseconds / 1000)
+            case messages.Observe():
+                return self._observe(opened_observations(request))
             case messages.Interrupt():
                 if self._generation is not None:
-                    self._generation.interrupted.set()
+                    self._generation.interrupt()
                 return messages.EngineDone()
             case messages.Sleep():
                 return self._idle_only(self._sleep)
@@ -125,6 +135,7 @@ class EngineSession:
             engine.layout,
             engine.vocabulary,
             engine.context or 0,
+            engine.converses,
         )
 
     def _idle_only(self, act: Callable[[], EngineAnswer]) -> EngineAnswer:
@@ -211,7 +222,18 @@ class EngineSession:
         return self._idle_only(lambda: self._begin(batch))
 
     def _begin(self, batch: SamplingBatch) -> EngineAnswer:
+        if not self._engine.converses and any(start.converses for start in batch.starts):
+            return _refused(EngineRefusal.REQUEST, "this engine takes no conversations")
         self._generation = _Generation(self._engine, batch, self._thread)
+        return messages.EngineDone()
+
+    def _observe(self, observations: list[Observation]) -> EngineAnswer:
+        if self._generation is None or self._generation.conversations is None:
+            return _refused(EngineRefusal.IDLE, "no generation with conversations runs")
+        try:
+            self._generation.conversations.observe(observations)
+        except ValueError as error:
+            return _refused(EngineRefusal.REQUEST, error)
         return messages.EngineDone()
 
     def _poll(self, wait_seconds: float) -> EngineAnswer:
@@ -243,13 +265,24 @@ class _Generation:
 
     def __init__(self, engine: HostedEngine, batch: SamplingBatch, thread: ThreadPoolExecutor) -> None:
         self._batch = batch
-        self.interrupted = threading.Event()
+        self._interrupted = threading.Event()
+        self.conversations: ClientConversations | None = None
+        if any(start.converses for start in batch.starts):
+            self.conversations = ClientConversations(
+                batch, self._hand_over, vocabulary=engine.vocabulary, context=engine.context
+            )
         self.steps = 0
         self.complete = 0
         self._waiting: deque[tuple[int, Sampled]] = deque()  # to be handed over; the engine's thread appends
         self._news = threading.Event()  # something waits, or it has ended
         self._sampled: Future[None] = thread.submit(self._sample, engine)
         self._sampled.add_done_callback(lambda _: self._news.set())
+
+    def interrupt(self) -> None:
+        """Ends it after the token that is being sampled."""
+        self._interrupted.set()
+        if self.conversations is not None:
+            self.conversations.interrupt()
 
     def wait(self, seconds: float) -> bool:
         """Returns whether it has ended: at once when there is something to hand over, at the latest after so many
@@ -260,7 +293,7 @@ class _Generation:
         return self._sampled.done()
 
     def _sample(self, engine: HostedEngine) -> None:
-        rest = engine.sample(self._batch, self._looked, self._hand_over)
+        rest = engine.sample(self._batch, self._looked, self._hand_over, self.conversations)
         self._waiting.extend((number, sampled) for number, sampled in enumerate(rest) if len(sampled[0]))
 
     def _hand_over(self, number: int, sampled: Sampled) -> None:
@@ -295,7 +328,7 @@ class _Generation:
         self.steps += 1
         self.complete = complete
         enough = self._batch.enough
-        return self.interrupted.is_set() or (enough is not None and complete >= enough)
+        return self._interrupted.is_set() or (enough is not None and complete >= enough)
 
 
 def _refused(reason: str, why: object) -> messages.Refused:

@@ -28,6 +28,7 @@ from vllm.sampling_params import RequestOutputKind
 from node.engines.encoded_weights import EncodedWeights, load_encoded
 from node.engines.process.hosted_engine import checked_starts
 from node.engines.resumption import SamplingStart
+from node.engines.turns import Conversations
 from node.engines.vllm_backend.requests import Completions
 from node.engines.vllm_backend.vllm_setup import VllmSetup
 from node.kernels.weight_diff_kernels import weights_hash_fast
@@ -41,6 +42,7 @@ class HostedVllm:
     """``HostedEngine`` over ``engine``, which was started for ``setup``."""
 
     backend = "vllm"
+    converses = False  # its cache of prefixes has what an earlier turn computed
 
     def __init__(self, engine: LLMEngine, setup: VllmSetup) -> None:
         self._engine, self._setup = engine, setup
@@ -80,7 +82,14 @@ class HostedVllm:
             raise RuntimeError("vLLM kept keys and values of earlier weights")
         self._hash = weights.target
 
-    def sample(self, batch: SamplingBatch, enough: Callable[[int], bool], hand_over: HandOver) -> list[Sampled]:
+    def sample(
+        self,
+        batch: SamplingBatch,
+        enough: Callable[[int], bool],
+        hand_over: HandOver,
+        conversations: Conversations | None = None,
+    ) -> list[Sampled]:
+        assert conversations is None
         starts = checked_starts(batch, vocabulary=self._setup.width, context=self.context)
         completions = Completions(starts, batch.groups, hand_over)
         self.wake()

@@ -10,12 +10,13 @@ from typing import get_args
 
 from protocol import base58, limits
 from protocol.donor_invitation import DONOR_SCHEME, DonorInvitation, _check, decode_donor_invitation
-from protocol.streams.engine_batches import Received, opened_batch
+from protocol.streams.engine_batches import Received, opened_batch, opened_observations
 from protocol.streams.engine_messages import (
     EngineAnswer,
     EngineProgress,
     EngineRequest,
     Generate,
+    Observe,
     decode_engine_answer,
     decode_engine_request,
 )
@@ -46,6 +47,8 @@ def _request(raw: bytes) -> None:
     request = decode_engine_request(raw)
     if isinstance(request, Generate):
         assert len(opened_batch(request).owners) <= limits.ENGINE_COMPLETIONS
+    elif isinstance(request, Observe):
+        opened_observations(request)
 
 
 def _answer(raw: bytes) -> None:

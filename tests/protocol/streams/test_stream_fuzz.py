@@ -25,8 +25,20 @@ from protocol.streams.blob_messages import (
     encode_answer_header,
 )
 from protocol.streams.dial_back_messages import DialBackAnswer, DialBackQuestion, decode_dial_back_message
-from protocol.streams.engine_batches import generate_message, opened_batch, opened_completions
-from protocol.streams.engine_messages import EngineProgress, Generate, decode_engine_answer, decode_engine_request
+from protocol.streams.engine_batches import (
+    generate_message,
+    observe_message,
+    opened_batch,
+    opened_completions,
+    opened_observations,
+)
+from protocol.streams.engine_messages import (
+    EngineProgress,
+    Generate,
+    Observe,
+    decode_engine_answer,
+    decode_engine_request,
+)
 from protocol.streams.framing import LENGTH_BYTES, checked_body_length, framed, framed_message
 from protocol.streams.handshake_messages import (
     HandshakeAnswer,
@@ -141,6 +153,9 @@ def test_engine_message(raw: bytes) -> None:
                 batch = opened_batch(message)
                 assert generate_message(batch) == message
                 assert len(batch.owners) <= limits.ENGINE_COMPLETIONS
+        elif isinstance(message, Observe):
+            with suppress(ProtocolError):
+                assert observe_message(opened_observations(message)) == message
         elif isinstance(message, EngineProgress):
             with suppress(ProtocolError):
                 assert all(len(ids) == len(logps) for _, (ids, logps) in opened_completions(message))

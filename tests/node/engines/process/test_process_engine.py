@@ -157,7 +157,9 @@ def test_what_has_ended_is_told_while_the_rest_is_sampled_and_is_what_is_returne
     def slow(run: HostedHere) -> None:
         sample = run.engine.sample
 
-        def waiting(batch: SamplingBatch, enough: Callable[[int], bool], hand_over: HandOver) -> list[Sampled]:
+        def waiting(
+            batch: SamplingBatch, enough: Callable[[int], bool], hand_over: HandOver, conversations: None
+        ) -> list[Sampled]:
             rest = sample(batch, lambda complete: enough(complete) or (complete > 0 and not first.wait(10)), hand_over)
             told_when_sampling_ended.append(len(told))
             return rest
