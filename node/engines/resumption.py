@@ -70,6 +70,22 @@ def row_of(prompt_ids: Sequence[int], so_far: Sample | Partial) -> list[int]:
     return row + ids[begin:]
 
 
+def sampled_since(prompt_ids: Sequence[int], so_far: Sample | Partial, tokens: int) -> list[tuple[list[int], Sampled]]:
+    """Returns what was sampled after the first ``tokens``: of a conversation each action, and the rest of one that was
+    begun; each with all that the model had read and sampled before it."""
+    found: list[tuple[list[int], Sampled]] = []
+    row, begin = list(prompt_ids), 0
+    for place, observed in (*so_far.observed, (len(so_far.token_ids), ())):
+        since = max(begin, min(tokens, place))
+        row += so_far.token_ids[begin:since].tolist()
+        if since < place:
+            found.append((list(row), (so_far.token_ids[since:place], so_far.logps[since:place])))
+            row += so_far.token_ids[since:place].tolist()
+        row = [*(() if place in so_far.anew else row), *observed]
+        begin = place
+    return found
+
+
 def room_of(request: GenerationRequest, limit: int, begun: Partial) -> int:
     """Returns how many tokens a begun completion may still have, of a conversation its action; 0 or less for none.
     ``limit`` as of ``starts_of``."""

@@ -28,6 +28,7 @@ from node.engines.engine import (
     Turns,
 )
 from node.engines.resumption import SamplingStart, joined, room_of, row_of, sample_of
+from protocol.streams.engine_batches import Start
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +106,17 @@ class RunningConversations:
         """Waits until it is known of every conversation what follows its last action."""
         while self.awaited:
             self.replies(wait=True)
+
+
+def asked_of(
+    starts: Sequence[SamplingStart], requests: Sequence[GenerationRequest], turns: Turns | None
+) -> tuple[Start, ...]:
+    """Returns what an engine elsewhere is asked for. With ``turns`` it keeps the conversations among ``requests``."""
+    converse = [turns is not None and each.conversation_tokens is not None for each in requests]
+    return tuple(
+        Start(each.request, tuple(each.prefix_ids), each.completions, each.limit, converse[each.request])
+        for each in starts
+    )
 
 
 def continued(request: GenerationRequest, limit: int, so_far: Sample | Partial, heard: Heard | None) -> Partial | None:

@@ -24,6 +24,7 @@ from node.engines.donors.donor_source import DonorSource, WaitingDonor
 from node.engines.donors.donor_weights import DonorWeights
 from node.engines.donors.logp_checks import chosen_to_check, fault_of_claims, fault_so_far, measure
 from node.engines.donors.parts import DonorPart, is_complete, new_tokens, newly_ended, wait_for_parts, work_of
+from node.engines.donors.shared_turns import SharedTurns
 from node.engines.donors.shares import Pace, expected_seconds, share_out
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import (
@@ -131,11 +132,11 @@ class DonatedEngine:
         ended: Ended | None = None,
         turns: Turns | None = None,
     ) -> list[GenerationProgress]:
-        """Without a donor conversations go as the own engine lets them; otherwise in step."""
+        """Conversations go at their own pace, and in step where a donor takes none."""
         self._meet()
-        if turns is not None and not self._donors and not self._had_donors:
-            return self.own.advance(requests, sampling, enough, turns=turns)
-        return in_step(self._advance, requests, sampling, enough, ended, turns)
+        if turns is not None and (turns.rewrites or not all(each.converses for each in self._ready())):
+            return in_step(self._advance, requests, sampling, enough, ended, turns)
+        return self._advance(requests, sampling, enough, ended, turns)
 
     def _advance(
         self,
@@ -143,14 +144,16 @@ class DonatedEngine:
         sampling: Sampling,
         enough: Enough | None = None,
         ended: Ended | None = None,
+        turns: Turns | None = None,
     ) -> list[GenerationProgress]:
         began = self._clock()
-        parts, should_take_seconds = self._shared_out(requests, sampling)
+        shared = None if turns is None else SharedTurns(turns)
+        parts, should_take_seconds = self._shared_out(requests, sampling, shared)
         kept = parts[0].begin if parts else len(requests)
         try:
             for part in parts:
                 part.launch()
-            progress = self._own_part(requests[:kept], parts, sampling, enough)
+            progress = self._own_part(requests[:kept], parts, sampling, enough, shared)
             if parts:
                 complete = sum(map(is_complete, requests, progress))
                 wait_for_parts(
@@ -162,7 +165,7 @@ class DonatedEngine:
                 )
                 for part in parts:
                     progress += self._taken(part, sampling.temperature)
-                progress = self._finished(requests, progress, sampling, enough)
+                progress = self._finished(requests, progress, sampling, enough, shared)
         finally:
             for part in parts:  # also where the own engine ran out of memory: a later call finds them idle again
                 part.job.stop.set()
@@ -202,10 +205,15 @@ class DonatedEngine:
             for donor in self._donors.values():
                 donor.weights_changed()
 
-    def _shared_out(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> tuple[list[DonorPart], float]:
+    def _ready(self) -> list[Donor]:
+        return [donor for donor in self._donors.values() if donor.is_ready]
+
+    def _shared_out(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, shared: SharedTurns | None
+    ) -> tuple[list[DonorPart], float]:
         """Returns the parts of donors, which are the last requests, since the first are the oldest; and the seconds
         after which every engine should have ended."""
-        ready = [donor for donor in self._donors.values() if donor.is_ready]
+        ready = [donor for donor in self._ready() if shared is None or donor.converses]
         if not ready or not requests:
             return [], 0.0
         work = [work_of(request) for request in requests]
@@ -218,8 +226,19 @@ class DonatedEngine:
                 self._past[donor.peer].pace.doubt()
                 continue
             mine = requests[begin : begin + count]
-            own, policy = self.own, self._policy
-            parts.append(DonorPart.of(donor, mine, begin, sampling, policy, rows=own.rows, version=own.version))
+            turns = None if shared is None else shared.part(range(begin, begin + count))
+            parts.append(
+                DonorPart.of(
+                    donor,
+                    mine,
+                    begin,
+                    sampling,
+                    self._policy,
+                    rows=self.own.rows,
+                    version=self.own.version,
+                    turns=turns,
+                )
+            )
             begin += count
         return parts, expected_seconds(work, groups, workers)
 
@@ -229,13 +248,15 @@ class DonatedEngine:
         parts: Sequence[DonorPart],
         sampling: Sampling,
         enough: Enough | None,
+        shared: SharedTurns | None,
     ) -> list[GenerationProgress]:
         """Samples what stays here, and measures how long that takes."""
         own_enough: Enough | None = None
         if enough is not None:
             own_enough = lambda complete: enough(complete + sum(part.job.complete for part in parts))  # noqa: E731
         began = self._clock()
-        progress = self.own.advance(requests, sampling, own_enough)
+        turns = None if shared is None else shared.part(range(len(requests)))
+        progress = self.own.advance(requests, sampling, own_enough, turns=turns)
         self._own_pace.observe(newly_ended(requests, progress), self._clock() - began)
         return progress
 
@@ -260,9 +281,8 @@ class DonatedEngine:
 
     def _fault_of(self, part: DonorPart, temperature: float) -> str | None:
         """Returns what a random sample of a donor's completions shows to be false, or None."""
-        assert part.job.sampled is not None
-        past, owners = self._past[part.donor.peer], part.job.batch.owners
-        chosen = [(owners[index].prefix_ids, part.job.sampled[index]) for index in self._chosen(part)]
+        past, claims = self._past[part.donor.peer], part.claims()
+        chosen = [claims[index] for index in chosen_to_check([sampled for _, sampled in claims], self._draws)]
         found = measure(self._policy, [(prefix, token_ids.tolist()) for prefix, (token_ids, _) in chosen], temperature)
         for (_, (_, claimed)), measured in zip(chosen, found, strict=True):
             past.checked = past.checked.with_one(claimed, measured)
@@ -270,10 +290,6 @@ class DonatedEngine:
             if fault is not None:
                 return fault
         return fault_so_far(past.checked)
-
-    def _chosen(self, part: DonorPart) -> list[int]:
-        assert part.job.sampled is not None
-        return chosen_to_check(part.job.sampled, self._draws)
 
     def _drop(self, donor: Donor, because: str) -> None:
         log.error("donor %s is dropped for good: %s", donor.peer, because)
@@ -287,6 +303,7 @@ class DonatedEngine:
         progress: list[GenerationProgress],
         sampling: Sampling,
         enough: Enough | None,
+        shared: SharedTurns | None,
     ) -> list[GenerationProgress]:
         """Samples here what donors left over, unless there is enough."""
         left = [at for at, request in enumerate(requests) if not is_complete(request, progress[at])]
@@ -296,7 +313,8 @@ class DonatedEngine:
         again = [replace(each, begun=progress[at]) for at, each in ((at, requests[at]) for at in left)]
         seed = None if sampling.seed is None else random.Random(f"{sampling.seed}/left over").getrandbits(63)
         still_enough = None if enough is None else lambda more: enough(complete + more)
-        reached = self.own.advance(again, Sampling(sampling.temperature, seed), still_enough)
+        turns = None if shared is None else shared.part(left)
+        reached = self.own.advance(again, Sampling(sampling.temperature, seed), still_enough, turns=turns)
         for at, each in zip(left, reached, strict=True):
             progress[at] = each
         return progress

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from node.engines.donors.donor_weights import DonorWeights
+from node.engines.engine import Partial, Sample
 from node.engines.process.channel import Channel
 from node.engines.process.remote_engine import ModelExpected, Patience, RemoteEngine
+from node.engines.turns import RunningConversations
 from protocol.errors import EngineLostError, StarlingError
 from protocol.streams.engine_batches import Sampled, SamplingBatch
 
@@ -31,10 +33,13 @@ class Job:
 
     batch: SamplingBatch
     version: int
+    # begins its conversations; None where it has none, or each action is a completion
+    conversations: Callable[[], RunningConversations] | None = None
     stop: threading.Event = field(default_factory=threading.Event)  # ends it after the next poll
     done: threading.Event = field(default_factory=threading.Event)
     complete: int = 0  # groups
     sampled: list[Sampled] | None = None  # None also where the donor is lost
+    reached: Mapping[int, Sample | Partial] = field(default_factory=dict)  # by conversations, before ``sampled``
     setup_seconds: float = 0.0  # until it had the newest weights
     seconds: float = 0.0  # of sampling
 
@@ -63,6 +68,7 @@ class Donor:
         self._held: bytes | None = None  # hash of its weights
         self._held_version: int | None = None  # once it was loaded in this session
         self._fewer_rows = 1
+        self.converses = False  # known once it is ready
         self.lost_because: str | None = None
         self._thread = threading.Thread(target=self._run, name=f"donor {peer[-5:]}", daemon=True)
         self._thread.start()
@@ -104,6 +110,7 @@ class Donor:
     def _run(self) -> None:
         try:
             remote = self._greeted()
+            self.converses = remote.converses
             while True:
                 job = self._next()
                 if self._closed:
@@ -161,13 +168,18 @@ class Donor:
 
         while True:
             rows = max(1, job.batch.rows // self._fewer_rows)
+            conversations = None if job.conversations is None else job.conversations()
             try:
-                sampled = remote.sample(replace(job.batch, rows=rows), enough)
+                sampled = remote.sample(replace(job.batch, rows=rows), enough, conversations=conversations)
                 break
             except MemoryError:
                 if rows == 1:
                     raise EngineLostError("its memory does not suffice for one sequence", "memory") from None
                 self._fewer_rows *= 2
+            finally:
+                if conversations is not None:
+                    conversations.settle()
+                    job.reached = conversations.reached
         job.seconds = self._clock() - began
         job.sampled = sampled
         with self._changed:

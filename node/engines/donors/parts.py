@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.engines.donors.donor import Donor, Job
-from node.engines.engine import GenerationProgress, GenerationRequest, Sampling
-from node.engines.resumption import SamplingStart, progress_of, starts_of, token_limit
+from node.engines.engine import GenerationProgress, GenerationRequest, Sampling, Turns
+from node.engines.resumption import SamplingStart, progress_of, row_of, sampled_since, starts_of, token_limit
+from node.engines.turns import RunningConversations, asked_of
 from node.policy.policy import Policy
-from protocol.streams.engine_batches import SamplingBatch, Start
+from protocol.streams.engine_batches import Sampled, SamplingBatch
 
 LATE: Final = 1.5  # times the time in which everything should have ended: then donors are interrupted
 LATE_SECONDS: Final = 0.5  # at least so much after the own engine has ended
@@ -46,14 +47,19 @@ class DonorPart:
         *,
         rows: int,
         version: int,
+        turns: Turns | None = None,
     ) -> DonorPart:
         """Raises as ``token_limit`` does."""
         limits = [token_limit(each, vocabulary=policy.vocabulary, context=policy.context) for each in requests]
         starts = starts_of(requests, limits)
-        asked = tuple(Start(each.request, tuple(each.prefix_ids), each.completions, each.limit) for each in starts)
+        asked = asked_of(starts, requests, turns)
         seed = random.Random(f"{sampling.seed}/{donor.peer}").getrandbits(63)
         batch = SamplingBatch(asked, len(requests), sampling.temperature, seed, rows, None)
-        return cls(donor, begin, begin + len(requests), requests, starts, limits, Job(batch, version))
+        job = Job(batch, version)
+        if turns is not None:
+            of_all = requests, starts, limits, turns, version, policy.tokens.eos_ids
+            job.conversations = lambda: RunningConversations(*of_all)
+        return cls(donor, begin, begin + len(requests), requests, starts, limits, job)
 
     def launch(self) -> None:
         """Hands it to the donor, unless nothing is to be sampled: begun completions may be at their limits."""
@@ -72,11 +78,26 @@ class DonorPart:
 
         The job must have its samples: one sequence for each completion of ``starts``.
         """
-        sampled = self.job.sampled or []
-        reached = progress_of(self.requests, self.starts, sampled, self.limits, self.job.version, eos_ids)
-        self.tokens = sum(len(token_ids) for token_ids, _ in sampled)
+        sampled, job = self.job.sampled or [], self.job
+        reached = progress_of(self.requests, self.starts, sampled, self.limits, job.version, eos_ids, job.reached)
+        self.tokens = new_tokens(self.requests, reached)
         self.groups_done = sum(map(is_complete, self.requests, reached))
         return reached
+
+    def claims(self) -> list[tuple[Sequence[int], Sampled]]:
+        """Returns what the donor says that it sampled, each time after which tokens: a completion, or an action of a
+        conversation. The job must have its samples."""
+        found: list[tuple[Sequence[int], Sampled]] = []
+        starts = [start for start in self.starts for _ in range(start.completions)]
+        for completion, (start, sampled) in enumerate(zip(starts, self.job.sampled or (), strict=True)):
+            conversed, prefix_ids = self.job.reached.get(completion), start.prefix_ids
+            if conversed is not None:
+                prompt_ids = self.requests[start.request].prompt_ids
+                before = len(start.begun.token_ids) if start.begun is not None else 0
+                found += sampled_since(prompt_ids, conversed, before)
+                prefix_ids = row_of(prompt_ids, conversed)
+            found.append((prefix_ids, sampled))
+        return found
 
 
 def wait_for_parts(

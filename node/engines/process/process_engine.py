@@ -36,11 +36,11 @@ from node.engines.process.losses import EngineLoss, StartAgain, after_loss
 from node.engines.process.remote_engine import GroupSampled, ModelExpected, Patience, RemoteEngine, least_sufficient
 from node.engines.process.told_requests import ToldRequests
 from node.engines.resumption import SamplingStart, progress_of, starts_of, token_limit
-from node.engines.turns import RunningConversations, in_step
+from node.engines.turns import RunningConversations, asked_of, in_step
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from protocol.errors import EngineLostError, ProtocolError
-from protocol.streams.engine_batches import Sampled, SamplingBatch, Start
+from protocol.streams.engine_batches import Sampled, SamplingBatch
 
 log = logging.getLogger(__name__)
 
@@ -251,7 +251,7 @@ class ProcessEngine:
             eos_ids = self._policy.tokens.eos_ids
             conversations = RunningConversations(requests, starts, limits, turns, self._version, eos_ids)
         batch = SamplingBatch(
-            starts=tuple(_asked(each, requests, turns) for each in starts),
+            starts=asked_of(starts, requests, turns),
             groups=len(requests),
             temperature=sampling.temperature,
             seed=sampling.seed or 0,
@@ -333,11 +333,6 @@ class ProcessEngine:
         assert self._embedded is not None
         self._embedded.rows = self._rows
         return self._embedded
-
-
-def _asked(start: SamplingStart, requests: Sequence[GenerationRequest], turns: Turns | None) -> Start:
-    converses = turns is not None and requests[start.request].conversation_tokens is not None
-    return Start(start.request, tuple(start.prefix_ids), start.completions, start.limit, converses)
 
 
 def _loaded(remote: RemoteEngine, version: int, weights: EncodedWeights) -> bool:

@@ -375,7 +375,7 @@ def test_memory_that_runs_out_here_leaves_the_donors_usable(load_policy: Load, m
         assert village.last("ada").state == "generated"
 
 
-def _out_of_memory(*arguments: object) -> None:
+def _out_of_memory(*given: object, **named: object) -> None:
     raise MemoryError
 
 
