@@ -42,7 +42,7 @@ MEAN_LOGP_TOLERANCE: Final = 1e-2  # nats; between an advert and its group
 # A zstd block for each column, with its own Huffman tables, saves bytes (scripts/bench/wire.py shows how many). In a
 # group of fewer tokens than this the headers of the blocks cost more than the blocks save. Conversations are also
 # compressed with blocks for the two planes of log-probabilities alone, and the smaller frame is sent: digests do not
-# compress, and in one block with them nothing else does, while actions of a few tokens make short columns.
+# compress, and in one block with them hardly anything does; short actions make columns too short for a block each.
 _BLOCK_PER_COLUMN_TOKENS: Final = 256
 
 # Of one token in the columns: its id, its byte length, its log-probability and its text.
