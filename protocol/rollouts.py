@@ -40,7 +40,9 @@ LOGP_FLOOR: Final = -65535 / LOGP_STEPS_PER_NAT  # nats; a lower value is sent a
 MEAN_LOGP_TOLERANCE: Final = 1e-2  # nats; between an advert and its group
 
 # A zstd block for each column, with its own Huffman tables, saves bytes (scripts/bench/wire.py shows how many). In a
-# group of fewer tokens than this the headers of the blocks cost more than the blocks save.
+# group of fewer tokens than this the headers of the blocks cost more than the blocks save. Conversations are also
+# compressed with blocks for the two planes of log-probabilities alone, and the smaller frame is sent: digests do not
+# compress, and in one block with them hardly anything does; short actions make columns too short for a block each.
 _BLOCK_PER_COLUMN_TOKENS: Final = 256
 
 # Of one token in the columns: its id, its byte length, its log-probability and its text.
@@ -151,7 +153,8 @@ def encode_group(group: Group) -> bytes:
         wire.decode(content, _ConversationColumns, max_bytes=limits.GROUP_BYTES)  # every receiver's schema
     except MalformedError as error:
         raise ValueError(f"this group must not be sent: {error}") from error
-    blob = GROUP_MAGIC + compress_columns(content, _column_ends(columns, len(content)))
+    frames = [compress_columns(content, ends) for ends in _block_ends(columns, len(content))]
+    blob = GROUP_MAGIC + min(frames, key=len)
     if len(blob) > limits.GROUP_BLOB_BYTES:
         raise OversizedError(
             f"a group blob of {len(blob)} bytes; at most {limits.GROUP_BLOB_BYTES} are allowed: "
@@ -412,11 +415,18 @@ def _id_planes(ids: NDArray[np.int64]) -> bytes:
     return to_planes(ids, max(1, (highest.bit_length() + 7) // 8))
 
 
+def _block_ends(columns: _Columns, content_bytes: int) -> list[list[int]]:
+    """Returns the ways to divide the encoded group into blocks, each as rising offsets, that are worth a try."""
+    small = len(columns.token_bytes) < _BLOCK_PER_COLUMN_TOKENS
+    if not isinstance(columns, _ConversationColumns):
+        return [[] if small else _column_ends(columns, content_bytes)]
+    ends = _column_ends(columns, content_bytes)
+    return [[] if small else ends, ends[-4:-1]]  # the latter: where token byte lengths and the two planes end
+
+
 def _column_ends(columns: _Columns, content_bytes: int) -> list[int]:
-    """The offsets at which columns and their planes end within the encoded group (rising); none for a small group."""
+    """The offsets at which columns and their planes end within the encoded group (rising), of one token at least."""
     tokens = len(columns.token_bytes)
-    if tokens < _BLOCK_PER_COLUMN_TOKENS:
-        return []
     ends: list[int] = []
     end = content_bytes
     if isinstance(columns, _ConversationColumns):

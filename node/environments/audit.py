@@ -58,12 +58,13 @@ class Audit(msgspec.Struct, frozen=True):
         return not self.differs and not self.faults
 
 
-def audit(section: TasksSection, name: str) -> Audit:
+def audit(section: TasksSection, name: str, *, batch: int = 0, of_each_kind: int = EPISODES) -> Audit:
     """Plays the environment called ``name`` in two processes, one after the other. A process that ends or takes too
     long is a fault of the environment, and so is a turn that takes longer than training allows for all of an episode
-    (``tasks.scoring_seconds``). Raises ``ConfigurationError`` as ``find_conversation`` does."""
+    (``tasks.scoring_seconds``). Each ``batch`` has other episodes. Raises ``ConfigurationError`` as
+    ``find_conversation`` does."""
     task, limit_seconds = find_conversation(section, name), section.scoring_seconds
-    episodes = audited_episodes(task)
+    episodes = audited_episodes(task, batch=batch, of_each_kind=of_each_kind)
     job = AuditJob(section.model_dump_json(), name, episodes, unkind=None)
     kind = _played(job, {"PYTHONHASHSEED": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8"})
     with tempfile.TemporaryDirectory() as folder:
@@ -94,16 +95,18 @@ def audit(section: TasksSection, name: str) -> Audit:
     )
 
 
-def audited_episodes(task: ConversationTask) -> list[tuple[int, list[str]]]:
-    """Returns the seeds and actions of an audit, the same for the same environment. Random actions are made of words of
-    first texts and examples, and of what stands in quotation marks or brackets there, as examples of moves do, with
-    other digits."""
-    draws = random.Random(f"starling/audit/{task.config_hash.hex()}")
+def audited_episodes(
+    task: ConversationTask, *, batch: int = 0, of_each_kind: int = EPISODES
+) -> list[tuple[int, list[str]]]:
+    """Returns the seeds and actions of an audit, the same for the same environment and batch. Random actions are made
+    of words of first texts and examples, and of what stands in quotation marks or brackets there, as examples of moves
+    do, with other digits."""
+    draws = random.Random(f"starling/audit/{task.config_hash.hex()}/{batch}")
     turns = task.environment.max_turns
     episodes: list[tuple[int, list[str]]] = []
     words: set[str] = {str(each["function"]["name"]) for each in getattr(task.environment, "tools", ())}
     moves: set[str] = set()
-    for _ in range(EPISODES):
+    for _ in range(of_each_kind):
         seed = draws.randrange(1 << 32)
         text = task.prompt(task.ref(seed)).text
         words.update(text.split())
@@ -119,7 +122,7 @@ def audited_episodes(task: ConversationTask) -> list[tuple[int, list[str]]]:
             return re.sub("[0-9]", lambda _: draws.choice("0123456789"), draws.choice(shown))
         return " ".join(draws.choices(known, k=draws.randint(1, 3)))
 
-    for _ in range(EPISODES):
+    for _ in range(of_each_kind):
         episodes.append((draws.randrange(1 << 32), [action() for _ in range(turns)]))
         episodes.append((draws.randrange(1 << 32), draws.choices([*HOSTILE, *known], k=turns)))
     episodes += [(draws.randrange(1 << 32), [action] * turns) for action in HOSTILE]

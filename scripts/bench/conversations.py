@@ -40,7 +40,7 @@ from protocol.conversations import Action, turn_digest
 from protocol.identity import NodeKey
 from protocol.rollouts import Completion, FinishReason, Group, decode_group, encode_group
 from scripts.bench.common.reporting import Figure, figures_parser, report
-from scripts.bench.wire import sampled_logps, sealed_advert, token_id_of
+from scripts.bench.wire import microseconds, sampled_logps, sealed_advert, token_id_of
 from swarm.api import Judgement
 from swarm.peers.reputation import ReputationBook
 
@@ -143,6 +143,7 @@ def sizes(task: ConversationTask, groups: Sequence[Group]) -> list[Figure]:
     turns = sum(len(each.actions) for group in groups for each in group.completions)
     tokens = sum(len(each.token_ids) for group in groups for each in group.completions)
     count = len(groups)
+    took = microseconds(lambda: encode_group(groups[0]), 300)
     return [
         Figure(f"{task.name}: turns a conversation", turns / count / COMPLETIONS, "turns", "higher"),
         Figure(f"{task.name}: tokens an action", tokens / turns, "tokens", "higher"),
@@ -150,6 +151,7 @@ def sizes(task: ConversationTask, groups: Sequence[Group]) -> list[Figure]:
         Figure(f"{task.name}: advert, blob", sent / count, "bytes", "lower"),
         Figure(f"{task.name}: of these digests", digests / count, "bytes", "lower"),
         Figure(f"{task.name}: advert and blob, of plain", 100 * sent / plain, "%", "lower", "≤ 40 %"),
+        Figure(f"{task.name}: encode a group", took, "µs", "lower"),
     ]
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from protocol import limits
 from protocol.blob_id import blob_id
+from protocol.columns import compress_columns
 from protocol.conversations import Action
 from protocol.errors import IntegrityError, MalformedError, OversizedError
 from protocol.messages import GroupAdvert, PromptRef
@@ -143,6 +144,27 @@ def test_conversations_survive_the_wire_and_their_turns_are_what_was_said(
         assert b"".join(turn.text for turn in turns) == completion.text
         assert np.concatenate([turn.logps for turn in turns]).tolist() == completion.logps.tolist()
         assert all(int(turn.token_bytes.sum()) == len(turn.text) for turn in turns)
+
+
+def test_conversations_of_short_actions_are_smaller_than_in_one_block() -> None:
+    rng = np.random.default_rng(0)
+
+    def conversation() -> Completion:
+        digits = rng.integers(10, size=(7, 3))
+        return Completion(
+            text=bytes((ord("0") + digits).ravel().tolist()),
+            token_ids=np.hstack([15 + digits, np.full((7, 1), 151_645)]).ravel(),
+            token_bytes=np.tile([1, 1, 1, 0], 7),
+            logps=-rng.exponential(size=4 * 7).astype(np.float32),
+            finish=FinishReason.STOP,
+            reward=0.5,
+            actions=tuple(Action(4, True, rng.bytes(16)) for _ in range(7)),
+        )
+
+    several = tuple(conversation() for _ in range(8))
+    blob = encode_group(Group(PromptRef("game", 1, bytes(16), 42), bytes(16), bytes(16), 7, several, rng.bytes(16)))
+    content = zstandard.decompress(blob[len(GROUP_MAGIC) :])
+    assert len(blob) - len(GROUP_MAGIC) < 0.99 * len(compress_columns(content, []))
 
 
 def test_most_turns_and_actions_are_accepted_and_no_more(make_completion: MakeCompletion) -> None:

@@ -257,6 +257,12 @@ def test_audit_finds_what_depends_on_the_global_generator() -> None:
     assert difference(seed, actions, *(played(task, seed, actions, unkind) for unkind in (False, True))) is not None
 
 
+def test_batches_of_an_audit_have_no_episode_in_common() -> None:
+    one, other = (audited_episodes(ConversationTask(Faulty("none")), batch=batch, of_each_kind=3) for batch in (0, 1))
+    assert len(one) == len(other) == 3 * 3 + len(HOSTILE)
+    assert not {seed for seed, _ in one} & {seed for seed, _ in other}
+
+
 @pytest.mark.processes
 def test_built_in_environment_passes_its_audit_in_two_processes() -> None:
     found = audit(TasksSection(), "database:large")
