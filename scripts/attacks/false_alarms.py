@@ -145,7 +145,8 @@ def averaging_days(node: Node, walk: tuple[float, float], days: float, *, rounds
     def walked(count: int) -> Array:
         steps = draws.normal(0.0, walk[0], 1) + draws.normal(0.0, walk[1], node.tasks)
         moved = np.abs(p + np.sqrt(count) * steps)
-        return np.clip(1.0 - np.abs(1.0 - moved), 1e-3, 1 - 1e-3)
+        reflected: Array = np.clip(1.0 - np.abs(1.0 - moved), 1e-3, 1 - 1e-3)
+        return reflected
 
     for step in range(1, due + 1):
         version = step * AVERAGING_ROUNDS
