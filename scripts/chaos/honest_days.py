@@ -2,6 +2,7 @@
 
     python -m scripts.chaos.honest_days [--nodes 5] [--days 1] [--round-seconds 30]  # calm: what grows
     python -m scripts.chaos.honest_days --days 2 --faults 2                             # an hour: who is accused
+    python -m scripts.chaos.honest_days --store-days 2                  # only one node's content store
 
 Every node is the swarm's own code (``SwarmService``) as a node ships, on a simulated host with a store of its own. Of a
 learner it has the requests: each round it beats, shares four groups, and fetches and judges four of other nodes; every
@@ -25,7 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -45,16 +46,20 @@ from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.shared_opening import SharedOpening
 from scripts.bench.scale.swarm_node import EPOCH, FAMILY, heartbeat, new_service
 from swarm import api
+from swarm.announcements.group_sharing import GROUP_BLOB_SECONDS
+from swarm.blobs.store import ContentStore
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers.peer_conduct import STRANGER_REPUTATION
 from swarm.service import SwarmService
+from swarm.upkeep import MAINTENANCE_SECONDS
 
 GROUPS: Final = 4  # that a node shares, and fetches, in a round
 GROUP_BYTES: Final = 8000
 FETCH_SECONDS: Final = 10.0
 AVERAGING_SECONDS: Final = 500.0  # between two searches of a node for a partner, on average
 PARTNER_SECONDS: Final = 30.0  # ``averaging.partner_seconds``
-LAYOUT: Final = TensorLayout.of({"weights": (50_000,)})
+WEIGHTS: Final = 50_000
+LAYOUT: Final = TensorLayout.of({"weights": (WEIGHTS,)})
 CLOCK_SECONDS: Final = 2.0  # by which a clock is wrong, at most
 LOOK_SECONDS: Final = 60.0
 SAMPLE_SECONDS: Final = 3600.0
@@ -190,7 +195,7 @@ class Days:
                 await service.answer(api.Judge(each.peer, each.advert.blob, api.Judgement.USED, ""))
 
     async def _average(self, home: Home, service: SwarmService, number: int) -> None:
-        values = 1.0 + 0.1 * np.random.default_rng(home.random.randrange(1 << 30)).standard_normal(50_000)
+        values = 1.0 + 0.1 * np.random.default_rng(home.random.randrange(1 << 30)).standard_normal(WEIGHTS)
         content = encode_dense(LAYOUT, [(values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)])
         blob = service.store.put(content)
         state = StateBlob(blob, len(content), blob)
@@ -318,6 +323,26 @@ def growth(samples: list[tuple[float, Sizes, Counter[str]]]) -> list[Figure]:
     return found
 
 
+def store_days(days: float, folder: Path) -> list[Figure]:
+    """One content store alone, which takes what a node of ``Days`` shares and fetches, on a clock of its own."""
+    random, now_seconds, samples = Random(0), EPOCH, list[tuple[float, Sizes, Counter[str]]]()
+    store = ContentStore(
+        folder, budget_bytes=2 << 30, expire_seconds=GROUP_BLOB_SECONDS, wall_clock=lambda: now_seconds
+    )
+    with closing(store):
+        while now_seconds < EPOCH + 86400.0 * days:
+            for _ in range(2 * GROUPS):
+                store.put(random.randbytes(GROUP_BYTES))
+            if random.random() < 2 * MAINTENANCE_SECONDS / AVERAGING_SECONDS:
+                store.put(random.randbytes(2 * WEIGHTS))
+            now_seconds += MAINTENANCE_SECONDS
+            while store.tend():
+                pass
+            if (now_seconds - EPOCH) % SAMPLE_SECONDS < MAINTENANCE_SECONDS:
+                samples.append(((now_seconds - EPOCH) / 86400.0, {"bytes in a store": store.total_bytes()}, Counter()))
+    return growth(samples)
+
+
 def measure(nodes: int, days: float, *, round_seconds: float, faults: float) -> list[Figure]:
     heard, opening, clock = Accusations(), SharedOpening(), MockClock(autojump_threshold=0)
     conduct = logging.getLogger("swarm.peers.peer_conduct")
@@ -378,7 +403,12 @@ def main() -> None:
     parser.add_argument("--days", type=float, default=1.0, help="of virtual time; at least .25")
     parser.add_argument("--round-seconds", type=float, default=30.0)
     parser.add_argument("--faults", type=float, default=0.0, metavar="N", help="an hour, over all nodes (default 0)")
+    parser.add_argument("--store-days", type=float, metavar="DAYS", help="run one content store alone")
     flags = parser.parse_args()
+    if flags.store_days:
+        with tempfile.TemporaryDirectory() as folder:
+            report("honest_days", store_days(max(0.25, flags.store_days), Path(folder)), as_json=flags.json)
+        return
     figures = measure(flags.nodes, max(0.25, flags.days), round_seconds=flags.round_seconds, faults=flags.faults)
     report("honest_days", figures, as_json=flags.json)
 
