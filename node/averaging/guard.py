@@ -30,7 +30,7 @@ from swarm.averaging.norm_history import FamilyPast
 
 PAUSE_ROUNDS: Final = 50 * trial.TRIAL_ROUNDS
 DOUBLINGS: Final = 8
-REDEEMING: Final = 20
+REDEEMING: Final = 20  # steps
 PARTNERS: Final = 256
 _BEFORE: Final = "averaging_trial/"
 
