@@ -50,7 +50,7 @@ class PartnerRecord:
     score_sum: float = 0.0  # S of ``trial``
     harms: int = 0  # that are not made up for
     harmless: int = 0  # steps since the last of these, or since one was made up for
-    avoided_until: int = 0  # version of our own policy, which rises by one a round
+    avoided_until: int = 0  # version of our own policy, which rises by one in a round that moves it
 
     def after_harm(self, version: int) -> PartnerRecord:
         pause = PAUSE_ROUNDS << min(self.harms, DOUBLINGS)

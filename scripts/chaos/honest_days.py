@@ -259,7 +259,8 @@ class Days:
             ids = [home.host.peer_id for home in self.homes]
             for service in [home.service for home in self.homes if home.service is not None]:
                 now_seconds = service._wall_clock()
-                for reputation in [service.reputations.of(peer, now_seconds) for peer in ids]:
+                others = [peer for peer in ids if peer != service.host.peer_id]
+                for reputation in [service.reputations.of(peer, now_seconds) for peer in others]:
                     self.pair_minutes += 1
                     self.doubted_minutes += reputation < STRANGER_REPUTATION
                     self.lowest = min(self.lowest, reputation)
