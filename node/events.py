@@ -307,7 +307,7 @@ class AveragingTakenBack(TimedEvent, frozen=True, kw_only=True, tag="averaging_t
     """Own success fell after an outer step by more than noise explains: the weights from before it are back."""
 
     round: int  # that showed it
-    partner: str  # peer id; not averaged with for a day
+    partner: str  # peer id; not averaged with for a while
     because: str  # in words
     averaged_round: int  # rounds done when the step was taken
     success_before: float  # mean reward of own groups

@@ -49,7 +49,7 @@ def taken_back_sentence(event: AveragingTakenBack, name: str) -> str:
     return (
         f"Precaution in round {event.round}: {printable(event.because, MAX_REASON_CHARACTERS)}, after weights were "
         f"averaged with {name} in round {event.averaged_round}. The weights from before that are back, and training "
-        f"goes on from there. {name} need not be the cause; this node averages with it again after a day."
+        f"goes on from there. {name} need not be the cause; this node averages with it again later."
     )
 
 

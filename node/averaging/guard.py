@@ -2,7 +2,12 @@
 
 A step is on trial from the round after it: the weights from before it are kept, in main memory, and own groups of newer
 versions are compared with those from before (``trial``). It ends with the first round that shows harm, after
-``TRIAL_ROUNDS`` rounds, or with the next step. A partner that did harm is not averaged with for ``AVOIDED_SECONDS``.
+``TRIAL_ROUNDS`` rounds, or with the next step.
+
+A partner that did harm is not averaged with for ``PAUSE_ROUNDS``, so that it spoils a fiftieth of our rounds at most.
+Chance looks like harm in up to one honest step of a hundred, so the pause counts rounds and begins short: a node that
+averages twice a minute takes some ten honest steps a day for harm (``python -m scripts.attacks.false_alarms``). The
+pause doubles with each harm, up to ``DOUBLINGS`` times; ``REDEEMING`` steps without harm make up for one with it.
 
 Bounded: ``PARTNERS`` peers; the one that averaged longest ago goes first, and those that did harm go last;
 ``trial.REMEMBERED`` numbers for each of our own tasks; one copy of the weights.
@@ -23,7 +28,9 @@ from node.averaging.trial import SuccessChange
 from swarm import api
 from swarm.averaging.norm_history import FamilyPast
 
-AVOIDED_SECONDS: Final = 24 * 3600.0
+PAUSE_ROUNDS: Final = 50 * trial.TRIAL_ROUNDS
+DOUBLINGS: Final = 8
+REDEEMING: Final = 20  # steps
 PARTNERS: Final = 256
 _BEFORE: Final = "averaging_trial/"
 
@@ -41,7 +48,19 @@ class OwnGroup:
 class PartnerRecord:
     steps: int = 0  # taken with its weights
     score_sum: float = 0.0  # S of ``trial``
-    harmed_at_seconds: float | None = None  # Unix time
+    harms: int = 0  # that are not made up for
+    harmless: int = 0  # steps since the last of these, or since one was made up for
+    avoided_until: int = 0  # version of our own policy, which rises by one in a round that moves it
+
+    def after_harm(self, version: int) -> PartnerRecord:
+        pause = PAUSE_ROUNDS << min(self.harms, DOUBLINGS)
+        return PartnerRecord(self.steps, harms=self.harms + 1, avoided_until=version + pause)
+
+    def after_step(self, score_sum: float) -> PartnerRecord:
+        harms, harmless = self.harms, self.harmless + 1
+        if harmless >= REDEEMING:
+            harms, harmless = max(0, harms - 1), 0
+        return replace(self, steps=self.steps + 1, score_sum=score_sum, harms=harms, harmless=harmless)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,29 +123,22 @@ class AveragingGuard:
         known = self._of(self.trial.partner)
         score = trial.compared(self.history, self.trial.since, self.trial.rounds).score
         score_sum = trial.sum_after(known.score_sum, score)
-        self._note(self.trial.partner, replace(known, steps=known.steps + 1, score_sum=score_sum))
+        self._note(self.trial.partner, known.after_step(score_sum))
         self.history = trial.with_groups(self.history, self.trial.since)
         self.trial = None
 
-    def failed(self, version: int, now_seconds: float) -> StepTrial:
+    def failed(self, version: int) -> StepTrial:
         """Ends a trial with harm and returns it; ``version`` is the first without the step again."""
         ended = self.trial
         assert ended is not None
-        self._note(ended.partner, replace(self._of(ended.partner), harmed_at_seconds=now_seconds))
+        self._note(ended.partner, self._of(ended.partner).after_harm(version))
         self.past, self.trial, self.spoilt = ended.past, None, (ended.version, version)
         return ended
 
-    def known(self, now_seconds: float) -> api.KnownPartners:
-        """Returns what the swarm process needs to choose and to weigh partners."""
-        return api.KnownPartners(self.past, self.learnt, self.avoided(now_seconds))
-
-    def avoided(self, now_seconds: float) -> tuple[str, ...]:
-        """Returns the partners that did harm within ``AVOIDED_SECONDS``."""
-        return tuple(peer for peer in self.partners if self.is_avoided(peer, now_seconds))
-
-    def is_avoided(self, peer: str, now_seconds: float) -> bool:
-        harmed = self._of(peer).harmed_at_seconds
-        return harmed is not None and now_seconds < harmed + AVOIDED_SECONDS
+    def known(self, version: int) -> api.KnownPartners:
+        """Returns what the swarm process needs to choose and to weigh partners; ``version`` is our policy's."""
+        avoided = tuple(peer for peer, record in self.partners.items() if version < record.avoided_until)
+        return api.KnownPartners(self.past, self.learnt, avoided)
 
     def _of(self, peer: str) -> PartnerRecord:
         return self.partners.get(peer, PartnerRecord())
@@ -135,7 +147,7 @@ class AveragingGuard:
         self.partners.pop(peer, None)
         self.partners[peer] = record
         while len(self.partners) > PARTNERS:
-            harmless = (each for each, of in self.partners.items() if of.harmed_at_seconds is None)
+            harmless = (each for each, of in self.partners.items() if not of.harms)
             del self.partners[next(harmless, next(iter(self.partners)))]
 
     def tensors(self) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ optimizer do not change.
 
 Whether it was good. A step is on trial for the next rounds (``guard``, ``trial``): where own success fell by more than
 noise explains, the weights from before it are put back, to the bit, before the round learns anything; outer momentum
-and residual begin afresh from there; and the partner is not averaged with for a day. Until the first round has been
+and residual begin afresh from there; and the partner is not averaged with for a while. Until the first round has been
 compared, no weights are offered to others. In the first round after a step, moments have not moved either; later ones
 keep what up to four rounds of gradients made of them.
 
@@ -157,7 +157,7 @@ class WeightAverager:
         assert state.averaging.trial is not None
         steps = state.outer.steps if state.outer is not None else 0
         outer = noloco.begin(state.averaging.trial.before, steps=steps)  # from here on nothing is allocated
-        ended = state.averaging.failed(state.policy_version + 1, self._clock())
+        ended = state.averaging.failed(state.policy_version + 1)
         self._optimizer.put(ended.before)
         state.outer, state.outer_round = outer, state.round
         self._void = self._pending
@@ -193,7 +193,7 @@ class WeightAverager:
         if state.outer is not None:
             self._began = None
         since = state.outer.outer if state.outer is not None else self._began or weights
-        known = state.averaging.known(self._clock())
+        known = state.averaging.known(state.policy_version)
         random = Random(self._random.getrandbits(64))
         offered = OfferedWeights(state.round, weights, state.outer, afresh, random, since, known)
         self._offered_at_seconds = self._clock()

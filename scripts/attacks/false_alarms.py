@@ -6,6 +6,7 @@ p, and of p' as many completions as a group has. p stays, rises, walks at random
 together, or each by itself), or falls. Nobody attacks but where a fall is named.
 
     python -m scripts.attacks.false_alarms              # five minutes: each rate, and each delay
+    python -m scripts.attacks.false_alarms --averaging-days 10  # only: what averaging's guard does to four honest peers
     python -m scripts.attacks.false_alarms --runs 4000  # 1.6 million rounds a rate: nine days at two a second
     python -m scripts.attacks.false_alarms --json
 """
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.averaging.guard import AveragingGuard, OwnGroup, StepTrial
-from node.averaging.trial import TRIAL_ROUNDS
+from node.averaging.trial import REMEMBERED, TRIAL_ROUNDS
 from node.learner.influence.watch import FIRST_WALK, HARM, HARM_OF_NEWCOMERS, ROUNDS, compared
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.averaging.norm_history import FamilyPast
@@ -112,11 +113,84 @@ def share_of_steps_lost(node: Node, start: float, moves: Success, *, steps: int,
         means = [(f"task-{task}", float(mean[0])) for task, mean in own_groups(draws, node, p, number)]
         if guard.observe([OwnGroup(task, number, [mean]) for task, mean in means]) is not None:
             lost += 1
-            guard.failed(number + 1, 0.0)
-            guard.partners.clear()  # it is asked again, where a node would wait for a day
+            guard.failed(number + 1)
     return lost / steps
 
 
+@dataclass(frozen=True)
+class AveragingDays:
+    """What averaging's guard did to honest partners, who changed nothing."""
+
+    steps: int
+    accusations: int
+    shut_out: float  # share of the partners' time
+    missed: int  # outer steps for which every partner was shut out
+
+
+def averaging_days(node: Node, walk: tuple[float, float], days: float, *, rounds_a_second: float) -> AveragingDays:
+    """``walk``: of all tasks together, and of each by itself, a round. Before each outer step the rounds are drawn that
+    the guard remembers, and ``TRIAL_ROUNDS`` after it; success walks through those between."""
+    draws, guard, p = np.random.default_rng(0), AveragingGuard(), np.full(node.tasks, AVERAGING_SUCCESS)
+    names = [f"task-{task}" for task in range(node.tasks)]
+    remembered = -(-REMEMBERED * node.tasks // node.groups)
+    taken = accusations = missed = shut_out = 0
+    due = int(days * 86400 * rounds_a_second / AVERAGING_ROUNDS)
+
+    def rounds(count: int, version: int) -> list[OwnGroup]:
+        tasks = np.arange(count * node.groups) % node.tasks
+        of_prompt = draws.beta(node.kappa * p[tasks], node.kappa * (1 - p[tasks]))
+        means = draws.binomial(node.completions, of_prompt) / node.completions
+        return [OwnGroup(names[task], version, (mean,)) for task, mean in zip(tasks, means.tolist(), strict=True)]
+
+    def walked(count: int) -> Array:
+        steps = draws.normal(0.0, walk[0], 1) + draws.normal(0.0, walk[1], node.tasks)
+        moved = np.abs(p + np.sqrt(count) * steps)
+        reflected: Array = np.clip(1.0 - np.abs(1.0 - moved), 1e-3, 1 - 1e-3)
+        return reflected
+
+    for step in range(1, due + 1):
+        version = step * AVERAGING_ROUNDS
+        p = walked(AVERAGING_ROUNDS - TRIAL_ROUNDS)
+        guard.observe(rounds(remembered, version - 1))
+        avoided = guard.known(version).avoided
+        shut_out += len(avoided)
+        there = [partner for partner in AVERAGING_PARTNERS if partner not in avoided]
+        if not there:
+            missed += 1
+            continue
+        taken += 1
+        guard.began(StepTrial(str(draws.choice(there)), b"", version, version, {}, FamilyPast()))
+        for number in range(version, version + TRIAL_ROUNDS):
+            p = walked(1)
+            if guard.observe(rounds(1, number)) is not None:
+                guard.failed(number + 1)
+                accusations += 1
+                break
+    return AveragingDays(taken, accusations, shut_out / due / len(AVERAGING_PARTNERS), missed)
+
+
+def averaging_figures(days: float) -> list[Figure]:
+    figures = []
+    for rounds_a_second in AVERAGING_SPEEDS:
+        for name, walk in AVERAGING_WALKS:
+            for node in AVERAGING_NODES:
+                found = averaging_days(node, walk, days, rounds_a_second=rounds_a_second)
+                print(f"{rounds_a_second:g} rounds/s, {name}, {node}: {found}", file=sys.stderr, flush=True)
+                title = f"{rounds_a_second:g} rounds a second, success {name}, {node}: "
+                figures += [
+                    Figure(title + "honest outer steps", found.steps, "", "higher"),
+                    Figure(title + "of these taken for harm", found.accusations, "", "lower"),
+                    Figure(title + "partners shut out", 100 * found.shut_out, "% of time", "lower", "≤ 5"),
+                    Figure(title + "outer steps missed", found.missed, "", "lower", "0"),
+                ]
+    return figures
+
+
+AVERAGING_ROUNDS: Final = 50  # ``averaging.every_rounds``
+AVERAGING_PARTNERS: Final = ("ann", "bob", "eve", "joe")
+AVERAGING_SUCCESS: Final = 0.5
+AVERAGING_SPEEDS: Final = (2.0, 0.1)  # rounds a second: the built-in models, and larger ones
+AVERAGING_WALKS: Final = (("stays", (0.0, 0.0)), ("walks as real learners' does", (0.005, 0.01)))
 NODES: Final = (
     Node(),
     Node(tasks=1),
@@ -125,6 +199,7 @@ NODES: Final = (
     Node(completions=4, kappa=50.0),
     Node(tasks=1, completions=4),
 )
+AVERAGING_NODES: Final = (Node(groups=32, completions=4), Node(tasks=1, groups=32, completions=4))
 CASES: Final = (
     *(Case(f"success stays {p}", p, stays, 0.01) for p in (0.05, 0.2, 0.5, 0.9)),
     Case("rises from .1 to .9", 0.1, rises, 0.01),
@@ -177,7 +252,11 @@ def delays(node: Node, start: float, fallen: Callable[[float, int], float], bar:
 def main() -> None:
     parser = figures_parser(__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of {LENGTH} rounds for each rate")
+    parser.add_argument("--averaging-days", type=float, metavar="DAYS", help="measure averaging's guard alone")
     arguments = parser.parse_args()
+    if arguments.averaging_days:
+        report("false alarms", averaging_figures(arguments.averaging_days), as_json=arguments.json)
+        return
     figures = []
     for case in CASES:
         of_nodes = []

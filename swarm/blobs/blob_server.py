@@ -40,7 +40,7 @@ SEND_BYTES = CHUNK_BYTES  # small answers are sent together, up to this size
 MOVE_BYTES = 64 * 1024  # a peer has ``STALL_SECONDS`` to take so many, so that a slow link is none that stalls
 QUICK_SECONDS = 0.1  # a peer that took a part within them gets up to ``SEND_BYTES`` with its next turn
 BACKLOG_SECONDS = 0.25  # of upload that waits for its bandwidth; what comes later is still to be put in order
-HASHES_REMEMBERED = 65_536  # of the blobs served last: for 16 GiB of blobs, in 6 MB of memory
+HASHES_REMEMBERED = 65_536  # of the larger blobs served last: for 16 GiB, in 6 MB of memory
 
 ReportConduct = Callable[[PeerId, Conduct, str], None]  # (peer, what it did, details)
 Standing = Callable[[PeerId], float]  # reputation: who is served first when not all can be
@@ -118,9 +118,8 @@ class BlobServer:
         gathered_bytes = 0
         ended: list[bytes] = []  # blobs whose last chunk is among these answers
         for wanted in ranges:
-            if wanted.hashes or wanted.first == 0:
-                await self._load_hashes(wanted.blob)
-            with closing(self._pieces(wanted, ended)) as pieces:
+            hashes = await self._hashes_of(wanted.blob) if wanted.hashes or wanted.first == 0 else []
+            with closing(self._pieces(wanted, hashes, ended)) as pieces:
                 for piece in pieces:
                     gathered.append(piece)
                     gathered_bytes += len(piece)
@@ -131,13 +130,13 @@ class BlobServer:
         for blob in ended:
             self._on_sent(stream.peer, blob)
 
-    def _pieces(self, wanted: ChunkRange, ended: list[bytes]) -> Generator[bytes, None, None]:
+    def _pieces(self, wanted: ChunkRange, hashes: Sequence[bytes], ended: list[bytes]) -> Generator[bytes, None, None]:
         try:
             with self._store.reading(wanted.blob) as reader:
                 size = reader.size
                 yield encode_answer_header(BlobStatus.HERE, size)
                 if wanted.hashes:
-                    yield b"".join(self._hashes[wanted.blob])
+                    yield b"".join(hashes)
                 for index in range(wanted.first, min(wanted.first + wanted.count, chunk_count(size))):
                     yield reader.chunk(index)
                 if wanted.first < chunk_count(size) <= wanted.first + wanted.count:
@@ -145,12 +144,15 @@ class BlobServer:
         except NotHereError:
             yield encode_answer_header(BlobStatus.MISSING, 0)
 
-    async def _load_hashes(self, blob: bytes) -> None:
-        """Puts the hashes of the blob, if it is here, into ``_hashes``; it hashes a few chunks at a time. Bytes that a
-        disk has changed are deleted instead: whoever received them would count a fault of ours."""
+    async def _hashes_of(self, blob: bytes) -> list[bytes]:
+        """Returns the hashes of the blob's chunks, none if it is not here; it hashes a few chunks at a time. Bytes that
+        a disk has changed are deleted instead: whoever received them would count a fault of ours.
+
+        Those of one chunk, which groups are, are not remembered: a day has more of them than chunks are remembered.
+        """
         if blob in self._hashes:
             self._hashes.move_to_end(blob)
-            return
+            return self._hashes[blob]
         hashes: list[bytes] = []
         try:
             with self._store.reading(blob) as reader:
@@ -160,14 +162,16 @@ class BlobServer:
                     if len(hashes) % 16 == 0:
                         await anyio.lowlevel.checkpoint()
         except NotHereError:
-            return
+            return []
         if len(hashes) != chunk_count(size) or id_of_chunk_hashes(size, hashes) != blob:
             log.warning("blob %s was damaged on the disk: it is deleted", blob.hex())
             self._store.discard(blob)
-            return
-        self._hashes[blob] = hashes
+            return []
+        if len(hashes) > 1:
+            self._hashes[blob] = hashes
         while len(self._hashes) > 1 and sum(map(len, self._hashes.values())) > HASHES_REMEMBERED:
             self._hashes.popitem(last=False)
+        return hashes
 
     async def _send(self, stream: Stream, upload: Upload, pieces: list[bytes]) -> None:
         payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)

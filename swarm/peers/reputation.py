@@ -77,7 +77,7 @@ _BAD = {
     Conduct.OUTLIER: 1.0,
     Conduct.UNFIT_WEIGHTS: 4.0,
     Conduct.FALSE_SUCCESS: 2.0,  # measured on a sample, so it bans nobody
-    Conduct.HARMFUL_WEIGHTS: 4.0,
+    Conduct.HARMFUL_WEIGHTS: 1.0,  # chance looks like harm too
     Conduct.UNLIKE: 0.5,
 }
 _PROVEN = {

@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 
 from node.learner.influence.watch import HARM, HARM_OF_NEWCOMERS
-from scripts.attacks.false_alarms import CASES, FALLS, NODES, Case, Node, delays, rates
+from scripts.attacks.false_alarms import (
+    AVERAGING_NODES,
+    AVERAGING_PARTNERS,
+    CASES,
+    FALLS,
+    NODES,
+    Case,
+    Node,
+    averaging_days,
+    delays,
+    rates,
+)
 
 RUNS = 100  # of 400 rounds
 STEPS = 200
@@ -26,3 +37,10 @@ def test_a_fall_is_found_as_soon_as_documented(fall: int, most: int) -> None:
     _, start, fallen = FALLS[fall]
     assert np.median(delays(NODES[0], start, fallen, HARM, runs=40)) <= most
     assert np.median(delays(NODES[0], start, fallen, HARM_OF_NEWCOMERS, runs=40)) <= most
+
+
+def test_honest_partners_that_chance_accuses_are_averaged_with_again_soon() -> None:
+    """With every accusation of a third of a day still in force at its end, most partners would be shut out."""
+    found = averaging_days(AVERAGING_NODES[1], (0.0, 0.0), 0.4, rounds_a_second=2.0)
+    assert found.accusations >= 2
+    assert found.missed == 0 and found.shut_out < 0.05 < found.accusations / 4 / len(AVERAGING_PARTNERS)

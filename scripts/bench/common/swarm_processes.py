@@ -15,13 +15,17 @@ import numpy as np
 
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, FinishReason, Group
+from scripts.bench.common.forked_process import ForkedProcess
 from swarm.client import SwarmClient
 
 WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "for", "so", "we", "get", "times", "plus", "answer")
 
 
 class SwarmProcess:
-    """``python -m swarm.swarm_process`` with its own data directory, on loopback unless ``address`` is given."""
+    """``python -m swarm.swarm_process`` with its own data directory, on loopback unless ``address`` is given.
+
+    ``forked``: from a process that has imported it.
+    """
 
     def __init__(
         self,
@@ -33,11 +37,16 @@ class SwarmProcess:
         prefix: Sequence[str] = (),  # of the command, to run it in another namespace
         store_bytes: int = 64 << 20,
         upload_bytes_per_second: float = 0.0,
+        forked: bool = False,
         **settings_besides: object,
     ) -> None:
         self.home = directory / str(number)
         command = [*prefix, sys.executable, "-m", "swarm.swarm_process"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process: subprocess.Popen[bytes] | ForkedProcess
+        if forked:
+            self.process = ForkedProcess()
+        else:
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         settings = {
             "home": str(self.home),
             "swarm_name": "bench",

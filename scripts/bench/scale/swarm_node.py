@@ -20,6 +20,7 @@ from swarm.announcements.pacing import ADVERTS_AT_ONCE, allowance
 from swarm.announcements.sender_slots import RESERVE
 from swarm.averaging.weights_difference import Difference, measure_difference
 from swarm.hosts.simulated.network import SimulatedHost
+from swarm.participant import Emit
 from swarm.peers.claimed_addresses import claims_of
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
@@ -51,14 +52,23 @@ class Node:
 
 
 def new_service(
-    host: SimulatedHost, name: str, home: Path, known: Sequence[SimulatedHost], wall_clock: Callable[[], float]
+    host: SimulatedHost,
+    name: str,
+    home: Path,
+    known: Sequence[SimulatedHost],
+    wall_clock: Callable[[], float],
+    *,
+    emit: Emit = lambda event, fields: None,
 ) -> SwarmService:
-    """Makes the service of a node that remembers the addresses of ``known``."""
-    home.mkdir()
-    addresses = [other.addresses()[0] for other in known if other is not host]
-    (home / "peers.json").write_bytes(msgspec.json.encode(addresses))
+    """Makes the service of a node that remembers the addresses of ``known``, or what it has on its disk."""
+    if not home.exists():
+        home.mkdir()
+        addresses = [other.addresses()[0] for other in known if other is not host]
+        (home / "peers.json").write_bytes(msgspec.json.encode(addresses))
     settings = ServiceSettings(home=str(home), swarm_name="scale", swarm_id=SWARM_ID, name=name, lan_discovery=False)
-    return SwarmService(host, host.key, settings, wall_clock=wall_clock, random=Random(name), measure=measured_at_once)
+    return SwarmService(
+        host, host.key, settings, wall_clock=wall_clock, random=Random(name), emit=emit, measure=measured_at_once
+    )
 
 
 async def measured_at_once(encoding: str, theirs: Path, ours: Path, layout: TensorLayout) -> Difference:

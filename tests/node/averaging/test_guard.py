@@ -7,7 +7,16 @@ from dataclasses import replace
 import msgspec
 import torch
 
-from node.averaging.guard import AVOIDED_SECONDS, PARTNERS, AveragingGuard, OwnGroup, StepTrial
+from node.averaging.guard import (
+    DOUBLINGS,
+    PARTNERS,
+    PAUSE_ROUNDS,
+    REDEEMING,
+    AveragingGuard,
+    OwnGroup,
+    PartnerRecord,
+    StepTrial,
+)
 from node.averaging.trial import TRIAL_ROUNDS
 from swarm.averaging.norm_history import FamilyPast
 
@@ -30,17 +39,32 @@ def guard_with_past() -> AveragingGuard:
     return guard
 
 
-def test_harm_is_seen_in_the_first_round_and_its_partner_avoided_for_a_day() -> None:
+def test_harm_is_seen_in_the_first_round_and_its_partner_avoided_for_a_while() -> None:
     guard = guard_with_past()
     guard.past = FamilyPast(refused=7)
     guard.began(step())
     found = guard.observe(own(BAD, 10))
     assert found is not None and found.before == 0.5 and found.change == -0.5
-    ended = guard.failed(11, 1000.0)
+    ended = guard.failed(11)
     assert ended.before is WEIGHTS and guard.trial is None
     assert guard.past == FamilyPast(refused=2)  # distances as before the exchange
-    assert guard.known(1000.0 + AVOIDED_SECONDS - 1.0).avoided == ("bob",)
-    assert guard.known(1000.0 + AVOIDED_SECONDS).avoided == ()
+    assert guard.known(11 + PAUSE_ROUNDS - 1).avoided == ("bob",)
+    assert guard.known(11 + PAUSE_ROUNDS).avoided == ()
+
+
+def test_a_partner_that_harms_again_is_avoided_for_longer_and_steps_without_harm_make_up_for_it() -> None:
+    record = PartnerRecord(score_sum=-4.9)
+    pauses = []
+    for _ in range(DOUBLINGS + 3):
+        record = record.after_harm(1000)
+        pauses.append((record.avoided_until - 1000) // PAUSE_ROUNDS)
+    assert pauses[:4] == [1, 2, 4, 8] and pauses[-3:] == [2**DOUBLINGS] * 3
+    assert record.score_sum == 0.0  # what accused it once does not accuse it again
+    once = PartnerRecord().after_harm(1000)
+    for _ in range(REDEEMING - 1):
+        once = once.after_step(0.0)
+    assert once.after_harm(2000).avoided_until == 2000 + 2 * PAUSE_ROUNDS
+    assert once.after_step(0.0).after_harm(2000).avoided_until == 2000 + PAUSE_ROUNDS
 
 
 def test_groups_of_older_weights_say_nothing_of_the_step_and_those_of_spoilt_ones_nothing_at_all() -> None:
@@ -49,7 +73,7 @@ def test_groups_of_older_weights_say_nothing_of_the_step_and_those_of_spoilt_one
     assert guard.observe(own(BAD, 19, count=4)) is None  # generated ahead, before the step
     assert guard.trial is not None and guard.trial.rounds == 0
     assert guard.observe(own(BAD, 20)) is not None
-    guard.failed(21, 0.0)
+    guard.failed(21)
     history = dict(guard.history)
     guard.observe(own(BAD, 20))  # generated ahead with it
     assert guard.history == history
@@ -83,16 +107,16 @@ def test_small_harm_again_and_again_by_one_partner_is_found_in_its_sum() -> None
 def test_partners_are_bounded_and_harmless_ones_forgotten_first() -> None:
     guard = guard_with_past()
     guard.began(step("harmful"))
-    guard.failed(11, 0.0)
+    guard.failed(11)
     for number in range(2 * PARTNERS):
         guard.began(step(str(number)))
-    assert len(guard.partners) == PARTNERS and guard.is_avoided("harmful", 1.0)
+    assert len(guard.partners) == PARTNERS and guard.known(12).avoided == ("harmful",)
 
 
 def test_a_step_on_trial_and_the_past_come_back_from_a_checkpoint() -> None:
     guard = guard_with_past()
     guard.began(step("ann"))
-    guard.failed(11, 7.0)
+    guard.failed(11)
     guard.past, guard.learnt = FamilyPast().after_averaging(3.0).after_refusal(), 4.5
     guard.began(step())
     guard.observe(own(GOOD, 10, count=2))
@@ -102,5 +126,5 @@ def test_a_step_on_trial_and_the_past_come_back_from_a_checkpoint() -> None:
     assert all(torch.equal(restored.trial.before[name], tensor) for name, tensor in WEIGHTS.items())
     assert replace(restored.trial, before=WEIGHTS).__repr__() == guard.trial.__repr__()
     assert restored.snapshot() == guard.snapshot()
-    assert restored.known(8.0) == guard.known(8.0)
+    assert restored.known(12) == guard.known(12)
     assert AveragingGuard.restored(written, {}, WEIGHTS).trial is None

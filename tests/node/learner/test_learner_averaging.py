@@ -332,4 +332,4 @@ def test_a_step_on_trial_survives_a_restart_and_can_still_be_taken_back(
     success = 0.0
     second.until_taken_back()
     assert second.weights() == digest(first.state.averaging.trial.before)
-    assert second.state.averaging.known(0.0).avoided == ("bob",)
+    assert second.state.averaging.known(second.state.policy_version).avoided == ("bob",)

@@ -384,7 +384,7 @@ def test_a_donor_that_serves_wrong_bytes_is_passed_over_and_blamed(play: Play) -
             held = await world.publish(a, theirs)
             await world.mirror(b, a, held)
             for each in held.advert.blobs:
-                await b.server._load_hashes(each.blob)  # what it checks before it serves a blob for the first time
+                await b.server._hashes_of(each.blob)  # what it checks before it serves a blob for the first time
                 path = b.store.path(each.blob)
                 path.write_bytes(bytes(each.size))
             got, _ = await world.join(joiner, own)

@@ -178,6 +178,19 @@ def test_a_hundred_small_blobs_cost_about_as_many_round_trips_as_one(tmp_path: P
     play(story)
 
 
+def test_blobs_of_one_chunk_that_were_served_leave_nothing_at_their_server(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with World(tmp_path).nodes(2) as (here, there):
+            wholes = [content(2000, seed) for seed in range(50)] + [content(LARGE)]
+            for whole in wholes:
+                there.store.put(whole)
+            fetched = await here.fetch(*[here.wanted(whole, there) for whole in wholes])
+            assert all(outcome.is_here for outcome in fetched)
+            assert list(there.server._hashes) == [blob_id(wholes[-1])]
+
+    play(story)
+
+
 def test_what_is_in_the_store_is_not_asked_for(tmp_path: Path) -> None:
     async def story() -> None:
         async with World(tmp_path).nodes(2) as (here, there):
