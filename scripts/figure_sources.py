@@ -1,11 +1,13 @@
 """Where each figure of ``docs/figures.md`` comes from: a benchmark's arguments, and the code that it measures.
 
-``stale`` compares that code between the commit of a record and the working tree. Comments and docstrings are no code.
+``stale`` compares that code between the commit of a record and the working tree. Comments and docstrings are no code,
+and figures are of machines without a GPU: what runs on one alone is not compared.
 """
 
 from __future__ import annotations
 
 import ast
+import fnmatch
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +15,23 @@ from pathlib import Path
 from typing import Final
 
 IGNORED: Final = frozenset({".md", ".txt", ".svg", ".png"})
+ON_A_GPU_ALONE: Final = ("*/triton_*.py", "node/engines/lean/device_rows.py", "node/engines/lean/step_*.py")
+EMBEDDED: Final = tuple(
+    f"node/engines/{name}"
+    for name in (
+        "batch.py",
+        "cache_size.py",
+        "complete_groups.py",
+        "drafting",
+        "draws.py",
+        "lean",
+        "resumption.py",
+        "step_threads.py",
+        "torch.py",
+    )
+)
 LEARNING: Final = (
-    "node/engines",
+    *EMBEDDED,
     "node/kernels",
     "node/learner",
     "node/models",
@@ -52,7 +69,7 @@ SOURCES: Final[Mapping[str, Source]] = {
     ),
     "dashboard": Source("", 3, ("node/api", "node/supervision")),
     "demo": Source("--seeds 2 --minutes 3", 30, ("node/demo", "swarm/announcements", *LEARNING)),
-    "engine": Source("--workloads mixed fixed --rounds 5 --against vllm", 8, ("node/engines", "node/kernels")),
+    "engine": Source("--workloads mixed fixed --rounds 5 --against vllm", 8, (*EMBEDDED, "node/kernels")),
     "family": Source(
         "--rounds 80 --seeds 4 --finished",
         120,
@@ -88,7 +105,12 @@ def changed_since(commit: str, paths: Sequence[str], repository: Path) -> list[s
     Raises ``subprocess.CalledProcessError`` where git does not know the commit.
     """
     named = _git(repository, "diff", "--name-only", "--no-renames", commit, "--", *paths).decode().splitlines()
-    return [name for name in named if Path(name).suffix not in IGNORED and _differs(commit, name, repository)]
+    compared = [name for name in named if Path(name).suffix not in IGNORED and not _is_on_a_gpu_alone(name)]
+    return [name for name in compared if _differs(commit, name, repository)]
+
+
+def _is_on_a_gpu_alone(name: str) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in ON_A_GPU_ALONE)
 
 
 def _differs(commit: str, name: str, repository: Path) -> bool:

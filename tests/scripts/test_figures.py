@@ -94,14 +94,14 @@ def test_page_without_a_figure_of_a_row_is_not_written() -> None:
         page({"wire": replace(MADE, figures={})}, [ROW])
 
 
-def test_comments_and_docstrings_are_no_code_that_changed(tmp_path: Path) -> None:
+def test_comments_docstrings_and_what_runs_on_a_gpu_are_no_code_that_changed(tmp_path: Path) -> None:
     def git(*arguments: str) -> str:
         named = ["-c", "user.name=t", "-c", "user.email=t@example"]
         command = ["git", "-C", str(tmp_path), *named, *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     (tmp_path / "node").mkdir()
-    for name in ("told.py", "done.py", "gone.py", "page.md"):
+    for name in ("told.py", "done.py", "gone.py", "triton_sum.py", "page.md"):
         (tmp_path / "node" / name).write_text(f'"""What {name} does."""\nX = 1  # one\n')
     git("init", "-q")
     git("add", ".")
@@ -109,6 +109,7 @@ def test_comments_and_docstrings_are_no_code_that_changed(tmp_path: Path) -> Non
     before = git("rev-parse", "HEAD")
     (tmp_path / "node" / "told.py").write_text('"""Says the same in other words."""\n\n# one\nX = 1\n')
     (tmp_path / "node" / "page.md").write_text("another page")
+    (tmp_path / "node" / "triton_sum.py").write_text("X = 2")  # no figure is of a GPU
     assert changed_since(before, ["node"], tmp_path) == []
     (tmp_path / "node" / "done.py").write_text('"""What done.py does."""\nX = 2  # one\n')
     (tmp_path / "node" / "gone.py").unlink()
