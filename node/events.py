@@ -411,6 +411,9 @@ class StagesHeld(TimedEvent, frozen=True, kw_only=True, tag="stages"):
     waits: str  # what the learner waits for; empty while it waits for no machine
     because: str  # why layers are divided so, or empty
     own_expected_bytes: int = 0  # of memory on this machine, by the plan
+    # Of a round of the longest answers, by the plan and the speeds that machines measured when they connected:
+    generating_seconds: float = 0.0
+    learning_seconds: float = 0.0
 
 
 class Fault(TimedEvent, frozen=True, kw_only=True, tag="fault"):

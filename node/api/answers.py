@@ -24,7 +24,7 @@ from node.events import (
     StagesHeld,
 )
 from node.printable import one_line, printable
-from node.quantities import counted, layer_span, local_time, size
+from node.quantities import counted, duration, layer_span, local_time, size
 from protocol.limits import NAME_BYTES
 from protocol.messages import Heartbeat
 from swarm.api import PeerStatus, SwarmStatus
@@ -210,6 +210,9 @@ def stage_lines(event: StagesHeld) -> Iterator[str]:
         rate = f", {stage.computed_tokens / seconds:,.0f} tokens/s" if seconds else ""
         traffic = f"{size(stage.sent_bytes)} to it, {size(stage.received_bytes)} from it"
         yield f"{name}: {held}, {size(stage.expected_bytes)}{rate}; {traffic}"
+    if event.learning_seconds:
+        generating, learning = duration(event.generating_seconds), duration(event.learning_seconds)
+        yield f"expected of a round of the longest answers: {generating} to generate, {learning} to learn"
     if event.waits:
         yield one_line(event.waits, MAX_DETAIL_CHARACTERS)
 

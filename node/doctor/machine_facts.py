@@ -171,7 +171,7 @@ def stage_fit(home: Home, config: Config, machine: Machine, others: Sequence[int
     machines = [StageMachine(f"machine {at} ({size(each)})", each, pace) for at, each in enumerate(others, start=2)]
     workload, plan, refusal = _workload(home, config, machine, sizes, None), None, None
     try:
-        plan = plan_stages(config, sizes, machine, pace, machines, workload, kept=_kept(home, config))
+        plan = plan_stages(config, sizes, machine, pace, pace, machines, workload, kept=_kept(home, config))
     except ConfigurationError as error:
         refusal = str(error)
     model = config.policy.model

@@ -144,6 +144,8 @@ class Gathering:
                 waits=waits,
                 because="" if self.plan is None else self.plan.because,
                 own_expected_bytes=held[0].expected_bytes if held else 0,
+                generating_seconds=0.0 if self.plan is None else self.plan.generating_seconds,
+                learning_seconds=0.0 if self.plan is None else self.plan.training_seconds,
             )
         )
 

@@ -25,9 +25,10 @@ def serve(connection: socket.socket, setup: LentSetup) -> None:
         from node.fit.planning import machine_here
         from node.home import Home
         from node.policy.device import device_memory_bytes
+        from node.policy.model_counting import counted_sizes
         from node.policy.model_files import model_folder
-        from node.policy.pace_probe import measured_pace
         from node.policy.policy import Policy
+        from node.stages.pace import layer_pace
         from node.stages.serving import StageSession
         from node.stages.stage_events import StageEvents
         from node.stages.worker import StageWorker
@@ -36,7 +37,8 @@ def serve(connection: socket.socket, setup: LentSetup) -> None:
     section, path = PolicySection.model_validate(setup.policy), Path(setup.socket)
     policy = Policy.without_weights(section)
     check_family(policy, setup)
-    worker = StageWorker(policy, model_folder(section.model))
+    folder = model_folder(section.model)
+    worker = StageWorker(policy, folder)
     machine = machine_here(
         Home(path.parent),
         "cuda" if policy.device.type == "cuda" else "cpu",  # others share main memory
@@ -44,7 +46,7 @@ def serve(connection: socket.socket, setup: LentSetup) -> None:
         device_memory_bytes(policy.device),
         max_memory_bytes=setup.max_memory_bytes,
     )
-    pace = measured_pace(policy.device, policy.dtype)
+    pace = layer_pace(worker, counted_sizes(folder))
     welcome = StageWelcome(
         STAGE_MAJOR,
         STAGE_MINOR,

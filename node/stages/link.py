@@ -6,7 +6,7 @@ Hidden states are in the policy's dtype, (rows, tokens, width).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,9 +36,20 @@ class Inputs:
     chunk_tokens: int | None = None  # likewise
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """A call with what is told of it."""
+
+    call: Call
+    inputs: Inputs
+
+
+Answer = Callable[[], Tensor]  # waits for it
+
+
 class StageLink(Protocol):
-    """Calls wait for their answer. Any thread may call; calls of several threads are answered in the order in which
-    they were made, and those of one thread follow each other.
+    """Calls wait for their answer, but for ``forward`` and ``backward``, whose answer may be waited for later. Any
+    thread may call; calls are answered in the order in which they were made.
 
     Raises ``StageLostError`` where the stage is gone, silent for too long, or sends what cannot be; from then on every
     call raises it, also those that wait.
@@ -52,13 +63,13 @@ class StageLink(Protocol):
         """Takes the adapter's factors of its layers, all of them, float32, by the names of ``Policy.trainable()``.
         No call that will go back may be under way."""
 
-    def forward(self, call: Call, hidden: Tensor, inputs: Inputs, train: bool) -> Tensor:
-        """Returns the hidden states (B, T, D) that leave the last of its layers. With ``train`` the call is kept for
+    def forward(self, call: Call, hidden: Tensor, inputs: Inputs, train: bool) -> Answer:
+        """Gives the hidden states (B, T, D) that leave the last of its layers. With ``train`` the call is kept for
         ``backward``; prompts are kept until their own backward pass, or without ``train`` until the next call for
         prompts."""
 
-    def backward(self, call: Call, gradient: Tensor) -> Tensor:
-        """Takes the gradient (B, T, D) of what ``forward`` returned, adds to the factors' gradients, and returns the
+    def backward(self, call: Call, gradient: Tensor) -> Answer:
+        """Takes the gradient (B, T, D) of what ``forward`` gave, adds to the factors' gradients, and gives the
         gradient (B, T, D) of what it was given. The call for the prompts goes back last of its micro-batch."""
 
     def gradients(self) -> dict[str, Tensor]:

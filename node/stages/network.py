@@ -4,7 +4,8 @@ The graph of a pass is cut where hidden states leave and come back. Its backward
 what came back; on the other machines; and through the owner's layers, all calls of the micro-batch at once, since its
 completions share the keys and values of its prompts. So autograd never waits for a machine.
 
-Several micro-batches are under way at a time, each on a thread of its own, of which one computes (``Turns``).
+All calls of a micro-batch go through the other machines one behind the other, without waiting for each other. Several
+micro-batches are under way at a time, each on a thread of its own, of which one computes (``Turns``).
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from itertools import count
 import torch
 from torch import Tensor
 
+from node.fit.stages.schedule import Order, owner_order
 from node.learner.objective.forward import Item, Network, PassSettings, Result
 from node.learner.objective.network.prompt_cache import PassCache
 from node.stages.cut import PartPass, last_norm_name, part_of
-from node.stages.link import Call, Inputs
+from node.stages.link import Asked, Call, Inputs
 from node.stages.stages import Stages
 from node.stages.turns import Turns
 
@@ -29,9 +31,9 @@ from node.stages.turns import Turns
 class _Crossing:
     """One call of the body: what left this machine, and what came back."""
 
-    call: Call
+    asked: Asked
     left: Tensor
-    back: Tensor
+    back: Tensor | None = None  # None: it is still to cross
 
 
 class _Under(threading.local):
@@ -39,9 +41,8 @@ class _Under(threading.local):
 
     def __init__(self) -> None:
         self.turns: Turns | None = None
-        self.thread = 0
+        self.index = 0  # of the micro-batch among those of ``turns``
         self.micro_batch = 0
-        self.calls = 0
         self.crossings: list[_Crossing] = []
 
 
@@ -52,31 +53,28 @@ class StagedNetwork(Network):
     stages: Stages
     run: PartPass  # of the owner's layers
     last_norm: torch.nn.Module
-    at_once: int  # micro-batches under way
+    order: Order  # in which micro-batches are under way
     _under: _Under = field(default_factory=_Under)
     _micro_batches: count[int] = field(default_factory=count)
 
     @classmethod
-    def around(cls, whole: Network, own_layers: int, stages: Stages, at_once: int) -> StagedNetwork:
-        """Returns the network of an owner of the first ``own_layers``; ``whole`` is that of its model. At most
-        ``at_once`` micro-batches are under way."""
+    def around(cls, whole: Network, own_layers: int, stages: Stages, order: Order) -> StagedNetwork:
+        """Returns the network of an owner of the first ``own_layers``; ``whole`` is that of its model."""
         given = {each.name: getattr(whole, each.name) for each in fields(Network)}
         return cls(
             **given | {"layers": (), "by_lengths": False},
             stages=stages,
             run=PartPass(part_of(whole.body, range(own_layers))),
             last_norm=getattr(whole.body, last_norm_name(whole.body)),
-            at_once=at_once,
+            order=order,
         )
 
-    def last_hidden(self, passes: PassSettings, cache: PassCache, **inputs: Tensor | None) -> Tensor:
-        under, rows, train = self._under, cache.rows, torch.is_grad_enabled()
+    def begun(self, passes: PassSettings, cache: PassCache, **inputs: Tensor | None) -> Callable[[], Tensor]:
+        under, rows = self._under, cache.rows
         if rows is None:
-            under.micro_batch, under.calls, under.crossings = next(self._micro_batches), 0, []
+            under.micro_batch, under.crossings = next(self._micro_batches), []
             if under.turns is None:
                 self.stages.sync()
-        call = Call(under.micro_batch, under.calls)
-        under.calls += 1
         left = self.run(cache, passes.recompute, passes.chunk_tokens, **inputs)
         mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
         told = Inputs(
@@ -87,21 +85,35 @@ class StagedNetwork(Network):
             passes.recompute,
             passes.chunk_tokens,
         )
-        back = self._waiting(lambda: self.stages.forward(call, left, told, train))
-        if train:
-            under.crossings.append(_Crossing(call, left, back.requires_grad_()))
-        normed: Tensor = self.last_norm(back)
-        return normed
+        crossing = _Crossing(Asked(Call(under.micro_batch, len(under.crossings)), told), left)
+        under.crossings.append(crossing)
+
+        def hidden() -> Tensor:
+            if crossing.back is None:
+                self._cross()
+            normed: Tensor = self.last_norm(crossing.back)
+            return normed
+
+        return hidden
+
+    def _cross(self) -> None:
+        """Lets the calls that have left this machine go through the others."""
+        train = torch.is_grad_enabled()
+        crossings = [each for each in self._under.crossings if each.back is None]
+        left = [each.left.detach().cpu() for each in crossings]
+        found = self._waiting(lambda: self.stages.forward([each.asked for each in crossings], left, train))
+        for each, back in zip(crossings, found, strict=True):
+            each.back = back.to(each.left.device).requires_grad_(train)
 
     def backward(self, loss: Tensor) -> None:
         under = self._under
         crossings, under.crossings = under.crossings[::-1], []  # that of the prompts goes back last
         loss.backward()  # type: ignore[no-untyped-call]
-        gradients = [
-            (each.call, torch.zeros_like(each.back) if each.back.grad is None else each.back.grad) for each in crossings
-        ]
-        ticket = 0 if under.turns is None else under.turns.ticket()
-        found = self._waiting(lambda: self.stages.backward(gradients, under.turns, ticket))
+        calls, gradients = [each.asked.call for each in crossings], list[Tensor]()
+        for each in crossings:
+            assert each.back is not None
+            gradients.append((torch.zeros_like(each.back) if each.back.grad is None else each.back.grad).cpu())
+        found = self._waiting(lambda: self.stages.backward(calls, gradients, under.turns, under.index))
         left = [each.left for each in crossings]
         torch.autograd.backward(left, [gradient.to(own.device) for gradient, own in zip(found, left, strict=True)])
 
@@ -110,19 +122,21 @@ class StagedNetwork(Network):
         self.stages.sync()
         results: dict[int, Result] = {}
         todo = iter(enumerate(items))
-        turns = Turns(min(self.at_once, len(items)))
+        turns = Turns(owner_order(len(items), self.order))
 
         def work_off() -> None:
             for index, item in todo:
-                results[index] = work(item)
+                self._under.index = index
+                with turns.computing(index):
+                    results[index] = work(item)
 
-        def run(thread: int) -> None:
-            self._under.turns, self._under.thread = turns, thread
-            turns.run(thread, work_off)
+        def run() -> None:
+            self._under.turns = turns
+            turns.run(work_off)
 
         threads = [
-            threading.Thread(target=run, args=(number,), name=f"micro-batch {number}")
-            for number in range(min(self.at_once, len(items)))
+            threading.Thread(target=run, name=f"micro-batches {number}")
+            for number in range(min(self.order.begun, len(items)))
         ]
         for thread in threads:
             thread.start()
@@ -142,5 +156,5 @@ class StagedNetwork(Network):
         turns = self._under.turns
         if turns is None:
             return ask()
-        with turns.waiting(self._under.thread):
+        with turns.waiting(self._under.index):
             return ask()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from node.fit.stages.schedule import Order
 from node.learner.objective.forward import Network
 from node.policy.policy import Policy
 from node.stages.decoder import StagedDecoder
@@ -17,16 +18,16 @@ class StagedPolicy(Policy):
 
     own_layers: int = field(kw_only=True)
     stages: Stages = field(kw_only=True)
-    at_once: int = field(kw_only=True)  # micro-batches that are under way
+    order: Order = field(kw_only=True)  # of micro-batches that are under way
 
     @classmethod
-    def of(cls, policy: Policy, own_layers: int, stages: Stages, at_once: int) -> StagedPolicy:
+    def of(cls, policy: Policy, own_layers: int, stages: Stages, order: Order) -> StagedPolicy:
         """``policy`` holds its first ``own_layers``, with what comes before and after the layers, and all factors."""
         return cls(
             **{each.name: getattr(policy, each.name) for each in fields(Policy)},
             own_layers=own_layers,
             stages=stages,
-            at_once=at_once,
+            order=order,
         )
 
     def decoder(self) -> StagedDecoder:
@@ -41,4 +42,4 @@ def network_of(policy: Policy) -> Network:
     whole = Network.of(policy.model, policy.tokens.vocabulary)
     if not isinstance(policy, StagedPolicy):
         return whole
-    return StagedNetwork.around(whole, policy.own_layers, policy.stages, policy.at_once)
+    return StagedNetwork.around(whole, policy.own_layers, policy.stages, policy.order)

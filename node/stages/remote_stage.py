@@ -15,7 +15,7 @@ from torch import Tensor
 from node.engines.process.channel import Channel
 from node.fit.stages.plan import Pace
 from node.printable import printable
-from node.stages.link import Call, Inputs, StageFacts
+from node.stages.link import Answer, Call, Inputs, StageFacts
 from node.stages.tensor_frames import receive_message, send_message, shape_of
 from protocol import limits
 from protocol.errors import MalformedError, ProtocolError, StageLostError, TransportError, VersionError
@@ -102,7 +102,7 @@ class RemoteStage:
         self._ask(messages.LoadFactors(tuple(shapes), tuple(shapes.values())), [*factors.values()], messages.StageDone)
         self._factors = shapes
 
-    def forward(self, call: Call, hidden: Tensor, inputs: Inputs, train: bool) -> Tensor:
+    def forward(self, call: Call, hidden: Tensor, inputs: Inputs, train: bool) -> Answer:
         given = [inputs.mask, inputs.positions, inputs.prompt_of]
         request = messages.PassForward(
             call.micro_batch,
@@ -114,10 +114,10 @@ class RemoteStage:
             shape_of(hidden),
             *(None if each is None else shape_of(each) for each in given),
         )
-        return self._hidden(request, [hidden, *(each for each in given if each is not None)])
+        return self._hidden_asked(request, [hidden, *(each for each in given if each is not None)])
 
-    def backward(self, call: Call, gradient: Tensor) -> Tensor:
-        return self._hidden(messages.PassBackward(call.micro_batch, call.number, shape_of(gradient)), [gradient])
+    def backward(self, call: Call, gradient: Tensor) -> Answer:
+        return self._hidden_asked(messages.PassBackward(call.micro_batch, call.number, shape_of(gradient)), [gradient])
 
     def gradients(self) -> dict[str, Tensor]:
         answer, tensors = self._ask(messages.AskGradients(), [], messages.StageGradients)
@@ -175,13 +175,24 @@ class RemoteStage:
         return answer
 
     def _hidden(self, request: StageRequest, tensors: list[Tensor]) -> Tensor:
-        """Returns hidden states, or their gradient, of the shape of those that are sent first."""
-        answer, found = self._ask(request, tensors, messages.StageTensor)
-        if answer.result != shape_of(tensors[0]):
-            self._lose(f"it answered {shape_of(tensors[0])} with {answer.result}")
-        return found[0]
+        return self._hidden_asked(request, tensors)()
+
+    def _hidden_asked(self, request: StageRequest, tensors: list[Tensor]) -> Answer:
+        """Asks for hidden states, or their gradient, of the shape of those that are sent first."""
+        waiting, expected = self._sent(request, tensors), shape_of(tensors[0])
+
+        def answer() -> Tensor:
+            found, (result,) = self._answered(waiting, messages.StageTensor)
+            if found.result != expected:
+                self._lose(f"it answered {expected} with {found.result}")
+            return result
+
+        return answer
 
     def _ask(self, request: StageRequest, tensors: Sequence[Tensor], expected: type[A]) -> tuple[A, list[Tensor]]:
+        return self._answered(self._sent(request, tensors), expected)
+
+    def _sent(self, request: StageRequest, tensors: Sequence[Tensor]) -> _Waiting:
         waiting = _Waiting(self._clock())
         with self._sending:
             with self._state:
@@ -193,6 +204,9 @@ class RemoteStage:
                 self.sent_bytes += send_message(self._channel, request, tensors, seconds=self._patience.silence)
             except TransportError as error:
                 self._lose(str(error), error)
+        return waiting
+
+    def _answered(self, waiting: _Waiting, expected: type[A]) -> tuple[A, list[Tensor]]:
         waiting.come.wait()
         if waiting.answer is None:
             self._raise()

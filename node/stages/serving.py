@@ -135,9 +135,9 @@ class StageSession:
             case messages.LoadFactors(names=names):
                 stage.load(dict(zip(names, tensors, strict=True)))
             case messages.PassForward():
-                return self._tensor(stage.forward(*_call_of(request, tensors), request.train), forward=True)
+                return self._tensor(stage.forward(*_call_of(request, tensors), request.train)(), forward=True)
             case messages.PassBackward(micro_batch=micro_batch, number=number):
-                return self._tensor(stage.backward(Call(micro_batch, number), tensors[0]))
+                return self._tensor(stage.backward(Call(micro_batch, number), tensors[0])())
             case messages.AskGradients():
                 sums = stage.gradients()
                 shapes = tuple(shape_of(each) for each in sums.values())

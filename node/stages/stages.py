@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -17,17 +17,21 @@ import torch
 from torch import Tensor
 
 from node.quantities import layer_span
-from node.stages.link import Call, Inputs, StageLink
+from node.stages.link import Answer, Asked, Call, StageLink
 from node.stages.turns import Turns
 from protocol.errors import StageLostError
 
-Answer = TypeVar("Answer")
+Given = TypeVar("Given")
 
 _LAYER: Final = re.compile(r"\.layers\.(\d+)\.")
 
 
 class _Ask(Protocol):
     def __call__(self, link: StageLink, given: Tensor) -> Tensor: ...
+
+
+class _AskOne(Protocol):
+    def __call__(self, link: StageLink, at: int, each: Tensor) -> Answer: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -78,26 +82,41 @@ class Stages:
         self._asked(number, lambda link: link.load(factors))
         self.places[number].told = factors
 
-    def forward(self, call: Call, hidden: Tensor, inputs: Inputs, train: bool) -> Tensor:
-        """Returns what leaves the last layer of all for what left the owner's last."""
-        return self._through(hidden, lambda link, given: link.forward(call, given, inputs, train))
+    def forward(self, asked: Sequence[Asked], hidden: Sequence[Tensor], train: bool) -> list[Tensor]:
+        """Returns what leaves the last layer of all for what left the owner's last, in calls of one micro-batch; each
+        goes on to the next machine when it comes."""
+
+        def ask(link: StageLink, at: int, each: Tensor) -> Answer:
+            return link.forward(asked[at].call, each, asked[at].inputs, train)
+
+        given: list[Answer] = [partial(_itself, each) for each in hidden]
+        for number in range(len(self.places)):
+            given = self._passed_on(number, given, ask, nullcontext())
+        return [each() for each in given]
 
     def backward(
-        self, gradients: Sequence[tuple[Call, Tensor]], turns: Turns | None = None, ticket: int = 0
+        self, calls: Sequence[Call], gradients: Sequence[Tensor], turns: Turns | None = None, micro_batch: int = 0
     ) -> list[Tensor]:
         """Returns the gradients of what left the owner's last layer, for those of what left the last of all: calls of
-        one micro-batch, that for its prompts last. With ``turns``, passes come to each machine in the order of their
-        tickets."""
-        calls = [call for call, _ in gradients]
-        found = [gradient.cpu() for _, gradient in gradients]
+        one micro-batch, that for its prompts last. With ``turns``, passes come to each machine in the order of
+        micro-batches."""
 
-        def back(link: StageLink) -> list[Tensor]:
-            return [link.backward(call, gradient) for call, gradient in zip(calls, found, strict=True)]
+        def ask(link: StageLink, at: int, each: Tensor) -> Answer:
+            return link.backward(calls[at], each)
 
+        given: list[Answer] = [partial(_itself, each) for each in gradients]
         for number in reversed(range(len(self.places))):
-            with nullcontext() if turns is None else turns.at_machine(number, ticket):
-                found = self._asked(number, back)
-        return found
+            turn = nullcontext() if turns is None else turns.at_machine(number, micro_batch)
+            given = self._passed_on(number, given, ask, turn)
+        return [each() for each in given]
+
+    def _passed_on(
+        self, number: int, given: Sequence[Answer], ask: _AskOne, turn: AbstractContextManager[None]
+    ) -> list[Answer]:
+        """Asks a machine for what is ``given``, as it comes, within ``turn``."""
+        with turn:
+            asked = [self._asked(number, partial(ask, at=at, each=each())) for at, each in enumerate(given)]
+        return [partial(self._asked, number, partial(_answered, answer=answer)) for answer in asked]
 
     def gather(self) -> None:
         """Adds the machines' gradients to those of the owner's factors."""
@@ -151,7 +170,7 @@ class Stages:
                 with suppress(StageLostError):
                     self._asked(number, tell)
 
-    def _asked(self, number: int, ask: Callable[[StageLink], Answer]) -> Answer:
+    def _asked(self, number: int, ask: Callable[[StageLink], Given]) -> Given:
         place = self.places[number]
         link = place.link
         if link is None:
@@ -164,6 +183,14 @@ class Stages:
                 link.close()
                 self._lost(number, str(error))
             raise
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _answered(link: StageLink, answer: Answer) -> Tensor:
+    return answer()
 
 
 def _layer_of(name: str) -> int | None:

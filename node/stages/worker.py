@@ -16,7 +16,7 @@ from node.learner.objective.network.prompt_cache import PassCache, PromptRows
 from node.policy.held_layers import held_bytes, hold_layers, layers_of
 from node.policy.policy import Policy
 from node.stages.cut import PartPass, part_of
-from node.stages.link import Call, Inputs
+from node.stages.link import Answer, Call, Inputs
 from protocol.errors import MalformedError
 
 
@@ -81,7 +81,7 @@ class StageWorker:
         for name, factor in factors.items():
             self._factors[name].copy_(factor)
 
-    def forward(self, call: Call, hidden: Tensor, inputs: Inputs, train: bool) -> Tensor:
+    def forward(self, call: Call, hidden: Tensor, inputs: Inputs, train: bool) -> Answer:
         with torch.set_grad_enabled(train):
             entered = self._given(hidden).requires_grad_(train)
             cache, prompts = self._cache_of(call, entered, inputs, train)
@@ -97,9 +97,10 @@ class StageWorker:
             self._calls[call] = (entered, left)
             if call.number == 0:
                 prompts.computed, prompts.seen = cache.cut()
-        return left.detach().cpu()
+        answer = left.detach().cpu()
+        return lambda: answer
 
-    def backward(self, call: Call, gradient: Tensor) -> Tensor:
+    def backward(self, call: Call, gradient: Tensor) -> Answer:
         if call not in self._calls:
             raise MalformedError(f"call {call.number} of micro-batch {call.micro_batch} is not under way")
         entered, left = self._calls.pop(call)
@@ -114,7 +115,8 @@ class StageWorker:
                     gradients.append(seen.grad)
         torch.autograd.backward(tensors, gradients)
         assert entered.grad is not None
-        return entered.grad.cpu()
+        answer = entered.grad.cpu()
+        return lambda: answer
 
     def gradients(self) -> dict[str, Tensor]:
         found = {name: p.grad.cpu() for name, p in self._factors.items() if p.grad is not None}

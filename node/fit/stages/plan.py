@@ -1,16 +1,18 @@
 """Which layers each of several machines holds, what that takes, and what a round takes then. Pure.
 
-With each of the settings that ``node.fit.candidates`` yields, an adapter on weights that are not in 4 bits, a machine
-has at most as many layers as its memory holds, and of these as many as its speed makes best. Then as many micro-batches
-are begun at once as there is room for, up to the fewest that are as fast as any (``schedule``). Of the settings with
-which all layers have a place, first of those with room to average, those with the fastest round are taken. Weights are
+With each of the settings that ``node.fit.candidates`` yields, an adapter on weights that are not in 4 bits, and each
+size of passes with and without recomputation, a machine has at most as many layers as its memory holds, and of these as
+many as its speed makes best. Then as many micro-batches are begun at once as there is room for, up to the fewest that
+are as fast as any (``schedule``). Of the settings with which all layers have a place, first of those with room to
+average, those with the fastest round are taken, and of about as fast ones those with the fastest training. Weights are
 in the configured dtype, or in the one that the owner's device prefers: machines are told it before they are counted.
 
     the owner      what a learner of its own layers takes (``node.fit.footprint``), with factors of all layers, their
                    gradients and moments; of each further micro-batch what enters its layers
     a stage        its layers, their factors and gradients, the same of micro-batches, and its own two processes in
                    place of a node's
-    generating     a step computes all rows on one machine after the other: max(bytes / bytes a second, flops / speed)
+    generating     prompts and then each step of all rows on one machine after the other: max(bytes / bytes a second,
+                   flops / speed)
     training       the star of ``schedule``
 """
 
@@ -25,14 +27,14 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from node.configuration import Config, chosen
-from node.fit.activations import ELEMENT_BYTES, pass_shape
+from node.configuration import Auto, Config, chosen
+from node.fit.activations import ELEMENT_BYTES, kept_bytes, pass_shape
 from node.fit.candidates import Trained, candidates, with_keys
 from node.fit.footprint import ENGINE_PROCESS_BYTES, Footprint, Part, Place, footprint_of
 from node.fit.machine import Machine
 from node.fit.model_sizes import ModelSizes
 from node.fit.settings import MemorySettings, described
-from node.fit.stages.schedule import SLOWER, StageSeconds, Timeline, best_timeline, star
+from node.fit.stages.schedule import SLOWER, Order, StageSeconds, best_timeline, star
 from node.fit.stages.work import Round, Training, entering_bytes, layers_by_time, stage_sizes
 from node.fit.workload import Workload
 from node.printable import printable
@@ -51,10 +53,11 @@ _OF_THE_OWNER: Final = frozenset(  # parts of a learner's footprint that a stage
 
 
 class Pace(Struct, frozen=True):
-    """How fast a machine computes, as measured there (``node.stages.pace``)."""
+    """How fast a machine computes, as measured there: a layer of the model (``node.stages.pace``), or without it large
+    products of matrices (``node.policy.pace_probe``)."""
 
-    flops: float  # a second, in a large product of matrices
-    bytes_a_second: float  # of weights that are read once
+    flops: float  # a second, in a training pass
+    bytes_a_second: float  # of weights, in a step of generation
 
 
 class StageMachine(Struct, frozen=True):
@@ -81,7 +84,7 @@ class StagePlan(Struct, frozen=True, kw_only=True):
 
     settings: MemorySettings
     held: tuple[HeldLayers, ...]
-    in_flight: int  # micro-batches that may be begun before the first has ended
+    order: Order  # of the owner's work in a training step
     generating_seconds: float  # of a round
     training_seconds: float
     sent_bytes: int  # by the owner in a round, to all others; it gets back as many
@@ -133,7 +136,10 @@ class _Way:
         )
 
     def _further_bytes(self, part: ModelSizes, in_flight: int) -> int:
-        return (in_flight - 1) * self.settings.batch_tokens * entering_bytes(part, self.settings)
+        if self.settings.recompute:
+            return (in_flight - 1) * self.settings.batch_tokens * entering_bytes(part, self.settings)
+        shape = pass_shape(self.workload, self.settings.batch_tokens)
+        return (in_flight - 1) * kept_bytes(part, self.settings, shape, self.owner.device)
 
     def fits(self, held: Sequence[int], in_flight: int) -> bool:
         return self.owner_excess(held[0], in_flight) <= 0 and all(
@@ -173,13 +179,15 @@ def plan_stages(
     sizes: ModelSizes,
     owner: Machine,
     pace: Pace,
+    head_pace: Pace,
     machines: Sequence[StageMachine],
     workload: Workload,
     *,
     kept: Trained | None = None,
 ) -> StagePlan:
-    """Returns the plan as above; every machine has at least one layer. ``owner`` and ``pace``
-    are of the machine that has embedding and head; ``kept`` is what a checkpoint was trained with.
+    """Returns the plan as above; every machine has at least one layer. ``owner``, ``pace`` of
+    layers and ``head_pace`` are of the machine that has embedding and head; ``kept`` is what a checkpoint was trained
+    with.
 
     Raises ``ConfigurationError`` if none fits: by how much.
     """
@@ -194,12 +202,13 @@ def plan_stages(
             "a model over several machines is trained by an adapter on weights that are not in 4 bits: set "
             'policy.adapter_rank to "auto" or above 0, and policy.four_bit to "auto" or false'
         )
-    for _, alike in groupby(ways, lambda way: way.settings.averages):
-        fitting = [(way, most) for way in alike if way.has_room(most := way.most())]
+    for _, of_kind in groupby(ways, lambda way: way.settings.averages):
+        fitting = [(way, most) for way in of_kind if way.has_room(most := way.most())]
         if fitting:
-            found = [_planned(way, pace, most) for way, most in fitting]
+            found = [_planned(way, pace, head_pace, most) for way, most in fitting]
             fastest = min(each.seconds for each in found)
-            return next(each for each in found if each.seconds <= SLOWER * fastest)
+            alike = [each for each in found if each.seconds <= SLOWER * fastest]
+            return min(alike, key=lambda each: each.training_seconds)
     narrow = with_keys(config, policy={"dtype": "bfloat16"})
     narrower = _ways(narrow, sizes, owner, machines, workload, kept) if ways[0].settings.dtype == "float32" else []
     would_do = any(way.has_room(way.most()) for way in narrower)
@@ -215,24 +224,32 @@ def _ways(
     kept: Trained | None,
 ) -> list[_Way]:
     dtype = chosen(config.policy.dtype, owner.dtype)
-    every = _adapters(candidates(config, owner, kept))
+    every = _adapters(candidates(config, owner, kept), config.learner.recompute)
     return [_Way(sizes, each, workload, owner, machines) for each in every if each.dtype == dtype]
 
 
-def _adapters(every: Iterator[MemorySettings]) -> Iterator[MemorySettings]:
-    """Yields the settings that machines in stages can have; layers are recomputed, and nothing is merged."""
+def _adapters(every: Iterator[MemorySettings], asked: bool | Auto) -> Iterator[MemorySettings]:
+    """Yields the settings that machines in stages can have, of which nothing is merged; small passes without
+    recomputation too, where that is open: several are under way."""
     seen = set[MemorySettings]()
     for each in every:
-        if each.adapter_rank and not each.four_bit and each.recompute:
-            found = replace(each, merge_adapters=False)
+        if not each.adapter_rank or each.four_bit:
+            continue
+        for recompute in dict.fromkeys((chosen(asked, False), each.recompute)):
+            found = replace(
+                each, merge_adapters=False, recompute=recompute, chunk_tokens=each.chunk_tokens if recompute else None
+            )
             if found not in seen:
                 seen.add(found)
                 yield found
 
 
-def _planned(way: _Way, pace: Pace, most: Sequence[int]) -> StagePlan:
+def _planned(way: _Way, pace: Pace, head_pace: Pace, most: Sequence[int]) -> StagePlan:
     a_round = _round_of(way)
-    training, paces = Training(way.sizes, whole=False), [pace, *(each.pace for each in way.machines)]
+    training, paces = (
+        Training(way.sizes, whole=False, recompute=way.settings.recompute),
+        [pace, *(each.pace for each in way.machines)],
+    )
     shape = pass_shape(way.workload, way.settings.batch_tokens)
     count, tokens = shape.passes, shape.passes * shape.tokens
     layer = [each * tokens / a_round.tokens for each in training.layer_flops(a_round)]
@@ -240,7 +257,7 @@ def _planned(way: _Way, pace: Pace, most: Sequence[int]) -> StagePlan:
     held = layers_by_time(
         way.sizes.layers,
         [sum(layer) / each.flops for each in paces],
-        head / pace.flops,
+        head / head_pace.flops,
         [1] * len(paces),
         most,
     )
@@ -249,17 +266,13 @@ def _planned(way: _Way, pace: Pace, most: Sequence[int]) -> StagePlan:
         for layers, of in zip(held, paces, strict=True)
     ]
     sent = tokens * ELEMENT_BYTES[way.settings.dtype] * way.sizes.hidden
-    chain = star(stages, head / pace.flops / count, sent / LINK_BYTES_A_SECOND / count)
-    found = _with_room(
-        lambda begun: way.fits(held, begun),
-        lambda begun: best_timeline(chain, count, begun, LINK_DELAY_SECONDS),
-        BEGUN * len(paces),
-    )
-    in_flight = max(found.held)
+    chain = star(stages, head / head_pace.flops / count, sent / LINK_BYTES_A_SECOND / count)
+    room = _most(BEGUN * len(paces), lambda begun: way.fits(held, begun))
+    found, order = best_timeline(chain, count, max(1, room), LINK_DELAY_SECONDS)
     names, begins = ["this machine", *(each.name for each in way.machines)], [sum(held[:at]) for at in range(len(held))]
     expected = [
-        way.owner_footprint(held[0], in_flight).peak_bytes("device" if way.owner.device == "cuda" else "host"),
-        *(way.stage_bytes(layers, in_flight) for layers in held[1:]),
+        way.owner_footprint(held[0], order.begun).peak_bytes("device" if way.owner.device == "cuda" else "host"),
+        *(way.stage_bytes(layers, order.begun) for layers in held[1:]),
     ]
     usable = [way.owner.usable_device_bytes or way.owner.host_bytes, *(each.usable_bytes for each in way.machines)]
     generated = a_round.rows * a_round.own + a_round.groups * a_round.prompt
@@ -277,34 +290,30 @@ def _planned(way: _Way, pace: Pace, most: Sequence[int]) -> StagePlan:
             )
             for at, layers in enumerate(held)
         ),
-        in_flight=in_flight,
-        generating_seconds=_generating_seconds(way, a_round, held, paces),
+        order=order,
+        generating_seconds=_generating_seconds(way, a_round, held, paces, head_pace),
         training_seconds=found.seconds,
         sent_bytes=(2 * tokens + generated) * crossing,
         because=_because(way, held, most),
     )
 
 
-def _with_room(fits: Callable[[int], bool], of: Callable[[int], Timeline], begun: int) -> Timeline:
-    """Returns the schedule with as many micro-batches at once as pay and as there is room for, one at least."""
-    while True:
-        found = of(begun)
-        begun = max(found.held)
-        if begun <= 1 or fits(begun):
-            return found
-        begun -= 1
-
-
-def _generating_seconds(way: _Way, a_round: Round, held: Sequence[int], paces: Sequence[Pace]) -> float:
+def _generating_seconds(
+    way: _Way, a_round: Round, held: Sequence[int], paces: Sequence[Pace], head_pace: Pace
+) -> float:
     sizes, width = way.sizes, ELEMENT_BYTES[way.settings.dtype]
     rows = min(way.settings.rows, a_round.rows)
     columns = a_round.prompt + a_round.own / 2
-    seconds = 2 * (len(paces) - 1) * (LINK_DELAY_SECONDS + rows * width * sizes.hidden / LINK_BYTES_A_SECOND)
-    for at, (layers, pace) in enumerate(zip(held, paces, strict=True)):
-        weights = layers * sizes.layer_parameters + (sizes.vocabulary * sizes.hidden if at == 0 else 0)
+    head = sizes.vocabulary * sizes.hidden
+    step = 2 * (len(paces) - 1) * (LINK_DELAY_SECONDS + rows * width * sizes.hidden / LINK_BYTES_A_SECOND)
+    step += max(width * head / head_pace.bytes_a_second, 2.0 * head * rows / head_pace.flops)
+    prompts = 0.0
+    for layers, pace in zip(held, paces, strict=True):
+        weights = layers * sizes.layer_parameters
         moved = width * (weights + 2 * layers * sizes.keys * columns * rows)
-        seconds += max(moved / pace.bytes_a_second, 2.0 * weights * rows / pace.flops)
-    return seconds * a_round.own * a_round.rows / rows
+        step += max(moved / pace.bytes_a_second, 2.0 * weights * rows / pace.flops)
+        prompts += 2.0 * weights * a_round.groups * a_round.prompt / pace.flops
+    return step * a_round.own * a_round.rows / rows + prompts
 
 
 def _round_of(way: _Way) -> Round:
@@ -312,9 +321,9 @@ def _round_of(way: _Way) -> Round:
     return Round(load.own_groups, load.completions, load.prompt_tokens, load.answer_tokens, way.settings.batch_tokens)
 
 
-def _most(layers: int, fits: Callable[[int], bool]) -> int:
-    """Returns the largest number of layers, up to ``layers``, that fits; 0 where one does not."""
-    return next((count for count in range(layers, 0, -1) if fits(count)), 0)
+def _most(most: int, fits: Callable[[int], bool]) -> int:
+    """Returns the largest number, up to ``most``, that fits; 0 where one does not."""
+    return next((count for count in range(most, 0, -1) if fits(count)), 0)
 
 
 def _because(way: _Way, held: Sequence[int], most: Sequence[int]) -> str:

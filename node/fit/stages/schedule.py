@@ -9,21 +9,34 @@ which tokens they are of. A micro-batch is a chain:
 In a ``star``, which is how nodes do it, each machine answers the owner, and the owner sends on what came: between two
 machines is a turn of the owner's of no seconds. In a ``ring`` each machine sends to the next one.
 
-A machine that is free takes of the work that has arrived what is furthest along its chain: a backward pass before a
-forward pass, as 1F1B does (PipeDream-Flush, "Memory-Efficient Pipeline-Parallel DNN Training", arXiv 2006.09503). There
-the number of stages is enough micro-batches at once. Here the owner may be in a forward pass when its turn comes, and
-messages take time, so more of them are begun. A machine sends one message at a time through its one uplink, in the
-order in which they are made, while it computes.
+The owner computes in an order that is fixed beforehand, so that sums do not depend on which machine was faster
+(``owner_order``): some micro-batches are begun; then, each time, one more has its turn at the head, one that had its
+turn some turns before goes back through the owner's layers, and a new one begins. With as many micro-batches as stages
+that is 1F1B (PipeDream-Flush, "Memory-Efficient Pipeline-Parallel DNN Training", arXiv 2006.09503); with more of them
+the owner finds what it is to compute next, though messages take time. The other machines compute in the order in which
+work arrives. A machine sends one message at a time through its one uplink, in the order in which they are made, while
+it computes.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
+from msgspec import Struct
+
 SLOWER: Final = 1.03
+
+
+class Order(Struct, frozen=True):
+    """In which order the owner computes."""
+
+    begun: int  # micro-batches under way at a time, at most
+    behind: int  # of these, how many have their turn at the head before the first of them goes back; fewer than begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +46,7 @@ class Work:
     machine: int
     seconds: float
     sent_seconds: float = 0.0
+    relayed: bool = False  # by the owner, which only sends it on
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +73,7 @@ def ring(stages: Sequence[StageSeconds], turn_seconds: float, sent_seconds: floa
 
 def star(stages: Sequence[StageSeconds], turn_seconds: float, sent_seconds: float) -> list[Work]:
     """As ``ring``, through the owner each time."""
-    relayed = Work(0, 0.0, sent_seconds)
+    relayed = Work(0, 0.0, sent_seconds, relayed=True)
     own, others = stages[0], list(enumerate(stages))[1:]
     there, back = [Work(0, own.forward, sent_seconds)], [Work(0, turn_seconds, sent_seconds)]
     for number, each in others:
@@ -69,52 +83,88 @@ def star(stages: Sequence[StageSeconds], turn_seconds: float, sent_seconds: floa
     return [*there, *back, Work(0, own.backward)]
 
 
-def timeline(chain: Sequence[Work], micro_batches: int, begun: int, delay_seconds: float = 0.0) -> Timeline:
-    """Returns how ``micro_batches`` equal ones go through, at most ``begun`` at once. A message is there
-    ``delay_seconds`` after it was sent."""
+def owner_order(micro_batches: int, order: Order) -> list[int]:
+    """Returns which micro-batch the owner works on, each three times: forward, at the head, and back."""
+    begun = min(order.begun, micro_batches)
+    behind, following = min(order.behind, begun - 1), begun
+    found = list(range(begun))
+    for number in range(micro_batches + behind):
+        if number < micro_batches:
+            found.append(number)
+        if number >= behind:
+            found.append(number - behind)
+            if following < micro_batches:
+                found.append(following)
+                following += 1
+    return found
+
+
+def timeline(chain: Sequence[Work], micro_batches: int, order: Order, delay_seconds: float = 0.0) -> Timeline:
+    """Returns how ``micro_batches`` equal ones go through. A message is there ``delay_seconds`` after it was sent."""
     machines = 1 + max(work.machine for work in chain)
-    waiting: list[list[tuple[int, int]]] = [[] for _ in range(machines)]  # (-place in the chain, micro-batch)
+    waiting: list[deque[tuple[int, int]]] = [deque() for _ in range(machines)]  # (micro-batch, place in the chain)
+    at_owner: dict[int, int] = dict.fromkeys(range(micro_batches), 0)  # micro-batch → place, of what has arrived there
+    due = deque(owner_order(micro_batches, order))
     running = [False] * machines
     uplink, busy = [0.0] * machines, [0.0] * machines
     holding, held = [set[int]() for _ in range(machines)], [0] * machines
     last = {work.machine: place for place, work in enumerate(chain)}
-    begun = min(begun, micro_batches)
-    events = [(0.0, number, 0, False) for number in range(begun)]  # (time, micro-batch, place, whether it has run)
-    now = 0.0
-    while events:
-        now = events[0][0]
-        while events and events[0][0] == now:
-            _, number, place, has_run = heapq.heappop(events)
-            work = chain[place]
-            if not has_run:
-                heapq.heappush(waiting[work.machine], (-place, number))
-                continue
-            running[work.machine] = False
-            if place == last[work.machine]:
-                holding[work.machine].discard(number)
-            if place + 1 < len(chain):
-                arrives = now
-                if chain[place + 1].machine != work.machine:
-                    uplink[work.machine] = max(uplink[work.machine], now) + work.sent_seconds
-                    arrives = uplink[work.machine] + delay_seconds
-                heapq.heappush(events, (arrives, number, place + 1, False))
-            elif begun < micro_batches:
-                heapq.heappush(events, (now, begun, 0, False))
-                begun += 1
-        for machine in range(machines):
+    events: list[tuple[float, int, int, int, bool]] = []  # (time, number, micro-batch, place, whether it has run)
+    numbers, now = count(), 0.0
+
+    def run(number: int, place: int) -> None:
+        machine = chain[place].machine
+        running[machine] = True
+        holding[machine].add(number)
+        held[machine] = max(held[machine], len(holding[machine]))
+        busy[machine] += chain[place].seconds
+        heapq.heappush(events, (now + chain[place].seconds, next(numbers), number, place, True))
+
+    def follow(number: int, place: int) -> None:
+        """The work at ``place`` has run."""
+        machine = chain[place].machine
+        if place == last[machine]:
+            holding[machine].discard(number)
+        if place + 1 == len(chain):
+            return
+        arrives = now
+        if chain[place + 1].machine != machine:
+            uplink[machine] = max(uplink[machine], now) + chain[place].sent_seconds
+            arrives = uplink[machine] + delay_seconds
+        heapq.heappush(events, (arrives, next(numbers), number, place + 1, False))
+
+    while True:
+        if due and not running[0] and due[0] in at_owner:
+            number = due.popleft()
+            run(number, at_owner.pop(number))
+        for machine in range(1, machines):
             if waiting[machine] and not running[machine]:
-                place, number = heapq.heappop(waiting[machine])
-                running[machine] = True
-                holding[machine].add(number)
-                held[machine] = max(held[machine], len(holding[machine]))
-                busy[machine] += chain[-place].seconds
-                heapq.heappush(events, (now + chain[-place].seconds, number, -place, True))
-    return Timeline(now, tuple(1 - each / now for each in busy), tuple(held))
+                run(*waiting[machine].popleft())
+        if not events:
+            return Timeline(now, tuple(1 - each / now for each in busy), tuple(held))
+        now, _, number, place, has_run = heapq.heappop(events)
+        work = chain[place]
+        if has_run:
+            running[work.machine] = False
+            follow(number, place)
+        elif work.machine > 0:
+            waiting[work.machine].append((number, place))
+        elif work.relayed:
+            follow(number, place)
+        else:
+            at_owner[number] = place
 
 
-def best_timeline(chain: Sequence[Work], micro_batches: int, most_begun: int, delay_seconds: float = 0.0) -> Timeline:
+def best_timeline(
+    chain: Sequence[Work], micro_batches: int, most_begun: int, delay_seconds: float = 0.0
+) -> tuple[Timeline, Order]:
     """Returns the one with the fewest micro-batches begun at once, of 1 to ``most_begun``, that takes at most
     ``SLOWER`` times as long as the fastest."""
-    ways = [timeline(chain, micro_batches, begun, delay_seconds) for begun in range(1, most_begun + 1)]
-    fastest = min(way.seconds for way in ways)
-    return next(way for way in ways if way.seconds <= SLOWER * fastest)
+    ways = [
+        (timeline(chain, micro_batches, order, delay_seconds), order)
+        for begun in range(1, min(most_begun, micro_batches) + 1)
+        for order in (Order(begun, behind) for behind in range(begun) if abs(behind - begun / 2) <= 1)  # or worse
+    ]
+    fastest = min(way.seconds for way, _ in ways)
+    begun = next(order.begun for way, order in ways if way.seconds <= SLOWER * fastest)
+    return min((each for each in ways if each[1].begun == begun), key=lambda each: each[0].seconds)

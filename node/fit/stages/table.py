@@ -36,7 +36,7 @@ def stage_fit_lines(fit: StageFit) -> Iterator[str]:
 
 def stage_plan_lines(plan: StagePlan, layers: int) -> Iterator[str]:
     """Yields which layers each machine holds, a line each, and what a round takes."""
-    yield f"{described(plan.settings)}; up to {plan.in_flight} passes at once"
+    yield f"{described(plan.settings)}; up to {plan.order.begun} passes at once"
     for each in plan.held:
         yield f"{printable(each.name, 64):24}{held_text(each, layers):40}waits {100 * each.idle:.0f} % of a step"
     yield (

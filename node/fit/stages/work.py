@@ -4,7 +4,7 @@ With P_l weights in a layer, P_h in the head, n tokens, c of them completions', 
 
     forward    2 P_l n a layer, 2 P_h c at the head, and 4 · queries · columns a token and layer of attention
     backward   once that for an adapter (gradients of what enters), twice for whole weights; once more for what is
-               recomputed: layers, and the head in any case
+               recomputed: the head, and layers unless what they keep is held
 """
 
 from __future__ import annotations
@@ -44,17 +44,18 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A model and what of it is trained; layers are recomputed."""
+    """A model and what of it is trained."""
 
     sizes: ModelSizes
     whole: bool
+    recompute: bool = True  # layers
 
     def layer_flops(self, a_round: Round) -> tuple[float, float]:
         """Returns the forward and the backward pass of one layer over a round."""
         sizes = self.sizes
         columns = a_round.prompt + a_round.own / 2
         forward = a_round.tokens * (2.0 * sizes.layer_parameters + 4.0 * sizes.queries * columns)
-        return forward, forward * (3 if self.whole else 2)
+        return forward, forward * (1 + self.whole + self.recompute)
 
     def head_flops(self, a_round: Round) -> tuple[float, float]:
         forward = 2.0 * self.sizes.vocabulary * self.sizes.hidden * a_round.rows * a_round.own

@@ -121,7 +121,8 @@ def assembled(
             fitted = fitted_with(home.fitted, config.policy.model, memory_bytes)
             begin = sizes if fitted is None else fitted.sizes.within(sizes)
             sized = _Sized(over.config, over.settings, begin, sizes, memory_bytes)
-            policy, floors, regain = over.policy, FLOORS, over.gathering.regained
+            policy, regain = over.policy, over.gathering.regained
+            floors = replace(FLOORS, recompute=config.learner.recompute == "auto")
             report = _telling_rounds(report, over.gathering)
         else:
             sized, regain = _sized(home, config, tasks, report), None

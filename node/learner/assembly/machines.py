@@ -13,7 +13,7 @@ from node.events import Event
 from node.fit.candidates import ADAPTER_RANK
 from node.fit.planning import trained_here
 from node.fit.settings import MemorySettings, with_settings
-from node.fit.stages.plan import plan_stages
+from node.fit.stages.plan import Pace, plan_stages
 from node.fit.workload import workload_of
 from node.home import Home
 from node.learner.assembly.planning import learner_machine
@@ -22,14 +22,15 @@ from node.policy.device import choose_device, choose_dtype
 from node.policy.held_layers import hold_factors, hold_layers, layers_of
 from node.policy.model_counting import counted_sizes
 from node.policy.model_files import model_folder
-from node.policy.pace_probe import measured_pace
 from node.policy.policy import Policy
 from node.stages.cut import check_cut
 from node.stages.gathering import Gathering, ShouldStop
+from node.stages.pace import head_pace, layer_pace
 from node.stages.policy import StagedPolicy
 from node.stages.remote_stage import StageExpected
 from node.stages.stage_source import LentStages
 from node.stages.stages import Stages
+from node.stages.worker import StageWorker
 from node.tasks.task import Task
 from protocol.errors import ConfigurationError
 from protocol.streams.lend_messages import LendTerms
@@ -71,13 +72,16 @@ def over_machines(
     donors = SwarmDonors(home.donors, home.swarm_socket, _terms(config, policy, dtype))
     gathering = Gathering(LentStages(donors, expected), config.policy.stages, report, time.time, time.sleep)
     stack.callback(gathering.close)
-    pace, workload = measured_pace(device, policy.dtype), workload_of(config, tasks, sizes)
-    hold_factors(policy)
+    paces: tuple[Pace, Pace] | None = None
+    workload = workload_of(config, tasks, sizes)
     while True:
         machines = gathering.gathered(should_stop)
         if machines is None:
             return None
-        plan = plan_stages(config, sizes, owner, pace, machines, workload, kept=trained_here(home))
+        if paces is None:  # not before, since a node's other processes compute while they start
+            paces = layer_pace(StageWorker(policy, folder), sizes), head_pace(sizes, device, policy.dtype)
+            hold_factors(policy)
+        plan = plan_stages(config, sizes, owner, *paces, machines, workload, kept=trained_here(home))
         stages = Stages(policy.trainable(), [range(each.first, each.last) for each in plan.held[1:]], gathering.lost)
         if gathering.seat(stages, plan):
             break
@@ -85,7 +89,7 @@ def over_machines(
     hold_layers(policy, folder, range(own), ends=True, factors=False)
     return_freed_tensors(sum(p.numel() for p in policy.model.parameters() if not p.is_meta))
     check_cut(policy.base, own)
-    staged = StagedPolicy.of(policy, own, stages, plan.in_flight)
+    staged = StagedPolicy.of(policy, own, stages, plan.order)
     return OverMachines(staged, with_settings(config, plan.settings), plan.settings, gathering)
 
 

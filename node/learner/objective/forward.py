@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -113,6 +114,11 @@ class Network:
             hidden: Tensor = self.body(**inputs, past_key_values=cache, use_cache=True).last_hidden_state
         return hidden
 
+    def begun(self, passes: PassSettings, cache: PassCache, **inputs: Tensor | None) -> Callable[[], Tensor]:
+        """Returns what gives ``last_hidden``. The calls of a micro-batch, that for its prompts first, are all begun
+        before the first is asked for, and are asked for in their order."""
+        return partial(self.last_hidden, passes, cache, **inputs)
+
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Returns what ``work`` returns for each of ``items``. It makes a forward pass of one micro-batch by
         ``completion_logps`` and goes back by ``backward``; afterwards the gradients of all are in the parameters."""
@@ -209,19 +215,12 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
     device = network.head.weight.device
     prompt_cache = PassCache()
     prompt_ids = _right_padded(micro_batch.prompts)  # (K, P)
-    prompt_hidden = network.last_hidden(passes, prompt_cache, input_ids=sent(prompt_ids, device))  # (K, P, D)
-    # Which tokens are real is known here: a mask on the device would have to be read back to know how many they are.
-    ends = [row * prompt_ids.shape[1] + len(prompt) - 1 for row, prompt in enumerate(micro_batch.prompts)]
-    last_hidden = prompt_hidden.flatten(0, 1).index_select(0, sent(torch.tensor(ends), device))  # (K, D)
-    del prompt_hidden
-    starts = np.cumsum([0, *(len(c.token_ids) for c in micro_batch.completions)])
-    places, hidden = list[NDArray[np.int64]](), list[Tensor]()
+    prompt_hidden = network.begun(passes, prompt_cache, input_ids=sent(prompt_ids, device))
+    batches = list[tuple[list[int], int, Tensor, Callable[[], Tensor] | None]]()
     for rows in _row_batches(micro_batch):
         answers = [micro_batch.completions[row].row_ids for row in rows]
-        learnt = [micro_batch.completions[row].row_places for row in rows]
         prompt_of = sent(torch.tensor([micro_batch.prompt_of[row] for row in rows]), device)  # (B,)
-        width = max(map(len, answers))
-        states = last_hidden[prompt_of][:, None]  # (B, 1, D)
+        width, later = max(map(len, answers)), None
         if width > 1:
             before = [len(micro_batch.prompts[micro_batch.prompt_of[row]]) for row in rows]
             row_lengths = None
@@ -232,9 +231,18 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
             cache = PassCache(prompt_cache, PromptRows(prompt_of, max(before), row_lengths))
             # The last token needs no forward pass: nothing follows it.
             ids = sent(_right_padded([answer.tolist() for answer in answers])[:, :-1], device)  # (B, T-1)
-            later = _run_on_prompts(network, passes, cache, ids, before)  # (B, T-1, D)
-            states = torch.cat([states, later], dim=1)  # (B, T, D)
-            del later
+            later = _begun_on_prompts(network, passes, cache, ids, before)
+        batches.append((rows, width, prompt_of, later))
+    # Which tokens are real is known here: a mask on the device would have to be read back to know how many they are.
+    ends = [row * prompt_ids.shape[1] + len(prompt) - 1 for row, prompt in enumerate(micro_batch.prompts)]
+    last_hidden = prompt_hidden().flatten(0, 1).index_select(0, sent(torch.tensor(ends), device))  # (K, D)
+    starts = np.cumsum([0, *(len(c.token_ids) for c in micro_batch.completions)])
+    places, hidden = list[NDArray[np.int64]](), list[Tensor]()
+    for rows, width, prompt_of, later in batches:
+        states = last_hidden[prompt_of][:, None]  # (B, 1, D)
+        if later is not None:
+            states = torch.cat([states, later()], dim=1)  # (B, T, D)
+        learnt = [micro_batch.completions[row].row_places for row in rows]
         real = np.concatenate([row * width + of_row for row, of_row in enumerate(learnt)])
         places.extend(starts[row] + np.arange(len(of_row)) for row, of_row in zip(rows, learnt, strict=True))
         hidden.append(states.flatten(0, 1).index_select(0, sent(torch.from_numpy(real), device)))
@@ -264,10 +272,10 @@ def rows_by_length(lengths: Sequence[int]) -> list[list[int]]:
     return [batches[size] for size in sorted(batches)]
 
 
-def _run_on_prompts(
+def _begun_on_prompts(
     network: Network, passes: PassSettings, cache: PassCache, ids: Tensor, prompt_lengths: Sequence[int]
-) -> Tensor:
-    """Returns the last hidden state (B, T, D) of ids (B, T), each row after its prompt in ``cache``.
+) -> Callable[[], Tensor]:
+    """Returns what gives the last hidden state (B, T, D) of ids (B, T), each row after its prompt in ``cache``.
 
     Padding behind ids needs no mask, since no real token attends to what follows it; padding behind prompts does,
     unless attention goes by lengths.
@@ -278,7 +286,7 @@ def _run_on_prompts(
         prompt_columns = torch.arange(max(prompt_lengths), device=ids.device)  # (P,)
         mask = torch.cat([prompt_columns < before, torch.ones_like(ids, dtype=torch.bool)], dim=1)  # (B, P + T)
     positions = before + torch.arange(ids.shape[1], device=ids.device)  # (B, T)
-    return network.last_hidden(passes, cache, input_ids=ids, attention_mask=mask, position_ids=positions)
+    return network.begun(passes, cache, input_ids=ids, attention_mask=mask, position_ids=positions)
 
 
 def _right_padded(rows: Sequence[Sequence[int]]) -> Tensor:

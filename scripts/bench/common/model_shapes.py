@@ -36,10 +36,11 @@ def whole_vocabulary(size: int) -> PreTrainedTokenizerFast:
     return fast
 
 
-def write_model(folder: Path, shape: str, *, layers: int | None = None, seed: int = 0) -> Path:
-    """Writes a model of the shape into ``folder``, bf16 on disk as published ones are; returns the folder."""
+def write_model(folder: Path, shape: str, *, layers: int | None = None, seed: int = 0, **changes: int) -> Path:
+    """Writes a model of the shape, but for ``changes`` of its ``config.json``, into ``folder``, bf16 on disk as
+    published ones are; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config_of(shape, layers=layers)))
+    (folder / "config.json").write_text(json.dumps(config_of(shape, layers=layers) | changes))
     config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
     whole_vocabulary(int(config.vocab_size)).save_pretrained(folder)
     with torch.device("meta"):

@@ -1,7 +1,8 @@
 """Peers with their own links: a network namespace per peer, joined by a bridge in another one. Linux and root only.
 
 Each peer's ``eth0`` has an address of 10.99.0.0/24 and is shaped by ``tc tbf`` to one rate each way: what it sends at
-its own end, what it receives at the bridge's end. Nothing outside the namespaces changes, and leaving removes them.
+its own end, what it receives at the bridge's end. A delay is that of a cable whose frames a thread carries. Nothing
+outside the namespaces changes, and leaving removes them.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+
+from scripts.bench.common.delayed_cable import DelayedCables
 
 BURST_BYTES = 64 * 1024
 QUEUE_MILLISECONDS = 50
@@ -54,8 +57,9 @@ class SlowPeer:
 
 
 @contextmanager
-def slow_network(count: int, megabits: float) -> Iterator[list[SlowPeer]]:
-    """Yields ``count`` peers that reach only each other. Raises ``NoSlowNetworkError`` where that is impossible."""
+def slow_network(count: int, megabits: float, delay_seconds: float = 0.0) -> Iterator[list[SlowPeer]]:
+    """Yields ``count`` peers that reach only each other, so long after they have sent. Raises ``NoSlowNetworkError``
+    where that is impossible."""
     check_allowed(ip="iproute2", tc="iproute2")
     prefix = f"starling-{os.getpid()}"
     bridge = f"{prefix}-bridge"
@@ -63,6 +67,7 @@ def slow_network(count: int, megabits: float) -> Iterator[list[SlowPeer]]:
         SlowPeer(f"{prefix}-{number}", f"10.99.0.{number + 1}", bridge, f"port{number}") for number in range(count)
     ]
     made: list[str] = []
+    cables = ExitStack()
     try:
         for namespace in (bridge, *(peer.namespace for peer in peers)):
             run_tool("ip", "netns", "add", namespace)
@@ -70,17 +75,26 @@ def slow_network(count: int, megabits: float) -> Iterator[list[SlowPeer]]:
         for segment in SEGMENTS:
             run_tool("ip", "-n", bridge, "link", "add", segment, "type", "bridge")
             run_tool("ip", "-n", bridge, "link", "set", segment, "up")
-        for peer in peers:
-            _connect(peer, megabits)
+        names = [(f"far{os.getpid()}-{number}", f"near{os.getpid()}-{number}") for number in range(count)]
+        if delay_seconds:
+            cables.callback(DelayedCables(names, delay_seconds / 2).close)  # a frame goes through two of them
+        for peer, ends in zip(peers, names, strict=True):
+            _connect(peer, megabits, ends if delay_seconds else None)
         yield peers
     finally:
+        cables.close()
         for namespace in made:  # removes its interfaces too
             subprocess.run(["ip", "netns", "delete", namespace], check=False)
 
 
-def _connect(peer: SlowPeer, megabits: float) -> None:
-    ends = ("type", "veth", "peer", "name", peer.port, "netns", peer.bridge)
-    run_tool("ip", "-n", peer.namespace, "link", "add", "eth0", *ends)
+def _connect(peer: SlowPeer, megabits: float, cable: tuple[str, str] | None) -> None:
+    """``cable``: the devices at its two ends, where it is there already."""
+    if cable is None:
+        ends = ("type", "veth", "peer", "name", peer.port, "netns", peer.bridge)
+        run_tool("ip", "-n", peer.namespace, "link", "add", "eth0", *ends)
+    else:
+        for end, namespace, name in zip(cable, (peer.namespace, peer.bridge), ("eth0", peer.port), strict=True):
+            run_tool("ip", "link", "set", end, "netns", namespace, "name", name)
     run_tool("ip", "-n", peer.bridge, "link", "set", peer.port, "up")
     peer.join(TOGETHER)
     run_tool("ip", "-n", peer.namespace, "address", "add", f"{peer.address}/24", "dev", "eth0")

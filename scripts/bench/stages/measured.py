@@ -1,6 +1,6 @@
 """One model over machines of this computer, as users start them, against one node that holds it: memory and seconds.
 
-    python -m scripts.bench.stages.measured [--layers 24] [--machines 3] [--gigabytes 1.5]
+    python -m scripts.bench.stages.measured [--layers 24] [--machines 3] [--gigabytes 1.5] [--kept] [--tokens 1024]
 
 ``starling up --stages`` and ``starling lend`` on the loopback interface, with the shape of Qwen2.5-0.5B, random weights
 in bfloat16, an adapter, and rounds of two prompts. All machines share this computer's processors, so that seconds
@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +28,30 @@ from scripts.bench.common.reporting import Figure, figures_parser, report
 
 SHAPE: Final = "Qwen2.5-0.5B"
 ROUNDS: Final = 3
+ANSWER_TOKENS: Final = 32
+QUESTIONS: Final = 64
+REWARD: Final = """
+def vowels(prompts, completions, answer, **columns):
+    return [sum(letter in "aeiou" for letter in each) / max(1, len(each)) for each in completions]
+"""  # what a model with random weights earns unequally, so that there is something to learn
 LOOK_SECONDS: Final = 0.2
 FLAGS: Final = (
     "policy.dtype=bfloat16", "policy.adapter_rank=16", "learner.own_groups=2", "learner.foreign_groups=0",
     "evaluation.every_rounds=0", "checkpoint.publish_every_rounds=0", "averaging.every_rounds=0", "api.port=0",
-    "learner.recompute=true", "engine.rows=8", "learner.batch_tokens=1024",
+    "engine.rows=8",
 )  # fmt: skip
+
+
+def tasks(folder: Path, answer_tokens: int) -> Iterator[str]:
+    """Writes questions and what is earned by an answer into ``folder``; yields settings that train on them."""
+    lines = [
+        json.dumps({"prompt": f"How many vowels have {number} apples?", "answer": ""}) for number in range(QUESTIONS)
+    ]
+    (folder / "questions.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "reward.py").write_text(REWARD)
+    yield f"tasks.jsonl={folder / 'questions.jsonl'}"
+    yield f"tasks.jsonl_reward={folder / 'reward.py'}:vowels"
+    yield f"tasks.jsonl_max_new_tokens={answer_tokens}"
 
 
 @dataclass
@@ -87,11 +105,11 @@ class Run:
     sent: int
 
 
-def measured(model: Path, folder: Path, machines: int, gigabytes: float) -> Run:
+def measured(model: Path, folder: Path, machines: int, gigabytes: float, settings: Sequence[str]) -> Run:
     """Runs a node, alone where ``machines`` is 1."""
     limit = ("--set", f"machine.max_memory={gigabytes:g}GB") if machines > 1 else ()
     flags = [
-        *(part for each in FLAGS for part in ("--set", each)),
+        *(part for each in (*FLAGS, *tasks(folder, ANSWER_TOKENS), *settings) for part in ("--set", each)),
         "--model",
         str(model),
         "--rounds",
@@ -166,12 +184,15 @@ def main() -> None:
     parser = figures_parser(__doc__)
     parser.add_argument("--layers", type=int, default=24, help="of the shape's 24")
     parser.add_argument("--machines", type=int, default=3, help="the owner's included")
+    parser.add_argument("--tokens", type=int, default=1024, help="of a micro-batch, padded")
+    parser.add_argument("--kept", action="store_true", help="what layers keep is held: they are not computed twice")
     parser.add_argument("--gigabytes", type=float, default=1.5, help="that each of several machines may take")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder) / "model", SHAPE, layers=options.layers)
-        alone = measured(model, Path(folder), 1, options.gigabytes)
-        together = measured(model, Path(folder), options.machines, options.gigabytes)
+        passes = (f"learner.batch_tokens={options.tokens}", f"learner.recompute={'false' if options.kept else 'true'}")
+        alone = measured(model, Path(folder), 1, options.gigabytes, passes)
+        together = measured(model, Path(folder), options.machines, options.gigabytes, passes)
     report("stages", figures_of(alone, together, options.gigabytes), as_json=options.json)
 
 

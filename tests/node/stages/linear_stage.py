@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from node.engines.process.channel import SocketChannel
-from node.stages.link import Call, Inputs
+from node.stages.link import Answer, Call, Inputs
 from node.stages.remote_stage import RemoteStage, StageExpected, StagePatience
 from node.stages.serving import StageSession
 from protocol.errors import ConfigurationError, MalformedError
@@ -54,7 +54,7 @@ class LinearStage:
     def load(self, factors: Mapping[str, Tensor]) -> None:
         self.trained = {name: each.clone().requires_grad_() for name, each in factors.items()}
 
-    def forward(self, call: Call, hidden: Tensor, inputs: Inputs, train: bool) -> Tensor:
+    def forward(self, call: Call, hidden: Tensor, inputs: Inputs, train: bool) -> Answer:
         self.may_compute.wait()
         if self.fails is not None:
             raise self.fails
@@ -70,15 +70,16 @@ class LinearStage:
             left = left + inputs.positions[..., None]
         if train:
             self._calls[call] = entered, left
-        return left.detach()
+        return left.detach
 
-    def backward(self, call: Call, gradient: Tensor) -> Tensor:
+    def backward(self, call: Call, gradient: Tensor) -> Answer:
         if call not in self._calls:
             raise MalformedError(f"{call} is not under way")
         entered, left = self._calls.pop(call)
         left.backward(gradient)
-        assert entered.grad is not None
-        return entered.grad
+        found = entered.grad
+        assert found is not None
+        return found.clone
 
     def gradients(self) -> dict[str, Tensor]:
         found = {name: each.grad for name, each in self.trained.items() if each.grad is not None}

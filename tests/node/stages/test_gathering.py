@@ -16,6 +16,7 @@ from node.events import Evaluated, OutOfMemory, StagesHeld
 from node.fit.fitted import Sizes
 from node.fit.settings import MemorySettings
 from node.fit.stages.plan import HeldLayers, Pace, StagePlan
+from node.fit.stages.schedule import Order
 from node.learner.memory.abandoned import WaitAbandoned
 from node.learner.memory.phases import SizePlan
 from node.policy.held_layers import hold_factors, hold_layers
@@ -80,8 +81,8 @@ def plan_of(cuts: tuple[int, ...]) -> StagePlan:
         for first, last in zip((0, *cuts), (*cuts, LAYERS), strict=True)
     ]
     return StagePlan(
-        settings=settings, held=tuple(held), in_flight=3, generating_seconds=1.0, training_seconds=1.0, sent_bytes=0,
-        because="by hand",
+        settings=settings, held=tuple(held), order=Order(3, 1), generating_seconds=1.0, training_seconds=1.0,
+        sent_bytes=0, because="by hand",
     )  # fmt: skip
 
 
@@ -99,7 +100,7 @@ def owner_of(machines: Machines) -> Owner:
     scatter(policy)
     stages = Stages(policy.trainable(), [range(1, 3), range(3, 4)], gathering.lost)
     assert gathering.seat(stages, plan)
-    staged = StagedPolicy.of(replace(policy, tokens=character_tokens()), 1, stages, plan.in_flight)
+    staged = StagedPolicy.of(replace(policy, tokens=character_tokens()), 1, stages, plan.order)
     return Owner(machines, gathering, staged, events)
 
 

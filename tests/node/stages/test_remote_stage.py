@@ -44,10 +44,10 @@ def learnt(link: StageLink) -> list[Tensor]:
     """A micro-batch of two prompts with three rows, forward and backward."""
     inputs = Inputs(torch.ones(3, 9, dtype=torch.bool), torch.arange(5).expand(3, 5), torch.tensor([0, 0, 1]), 4)
     found = [
-        link.forward(Call(7, 0), hidden(2, 4), Inputs(recompute=True, chunk_tokens=2), True),
-        link.forward(Call(7, 1), hidden(3, 5, seed=1), inputs, True),
-        link.backward(Call(7, 1), hidden(3, 5, seed=2)),
-        link.backward(Call(7, 0), hidden(2, 4, seed=3)),
+        link.forward(Call(7, 0), hidden(2, 4), Inputs(recompute=True, chunk_tokens=2), True)(),
+        link.forward(Call(7, 1), hidden(3, 5, seed=1), inputs, True)(),
+        link.backward(Call(7, 1), hidden(3, 5, seed=2))(),
+        link.backward(Call(7, 0), hidden(2, 4, seed=3))(),
     ]
     return found + [each for _, each in sorted(link.gradients().items())]
 
@@ -74,7 +74,7 @@ def test_every_request_gives_bit_for_bit_what_the_stage_gives_in_process() -> No
             for one, other in zip(work(link), work(alone), strict=True):
                 assert torch.equal(one, other)
         assert messages.HoldLayers(1, 4) in here.told
-        link.forward(Call(9, 0), hidden(2, 4), Inputs(), True)
+        link.forward(Call(9, 0), hidden(2, 4), Inputs(), True)()
         link.forget()
         assert link.gradients() == {}
         assert link.sent_bytes > 4000 and link.received_bytes > 4000
@@ -94,7 +94,8 @@ def test_requests_of_several_threads_wait_for_the_stage_and_each_gets_its_own_an
         alone = LinearStage()
         ready(alone)
         for number, each in enumerate(asked):
-            assert torch.equal(each.result(), alone.forward(Call(number, 0), hidden(1, 3, seed=number), Inputs(), True))
+            expected = alone.forward(Call(number, 0), hidden(1, 3, seed=number), Inputs(), True)
+            assert torch.equal(each.result()(), expected())
 
 
 @pytest.mark.parametrize("tokens", [1, limits.STAGE_PART_BYTES, limits.STAGE_PART_BYTES + 3])
@@ -118,15 +119,15 @@ def test_tensors_of_any_dtype_and_length_arrive_as_they_were(tokens: int, dtype:
 
 
 def test_a_stage_that_dies_is_lost_to_every_call_that_waits_and_to_all_that_come() -> None:
-    with stage_here() as here, ThreadPoolExecutor(3) as threads:
+    with stage_here() as here:
         link = here.link()
         ready(link)
         here.stage.may_compute.clear()
-        asked = [threads.submit(link.forward, Call(number, 0), hidden(1, 3), Inputs(), True) for number in range(3)]
+        asked = [link.forward(Call(number, 0), hidden(1, 3), Inputs(), True) for number in range(3)]
         here.die()
-        for each in asked:
+        for answer in asked:
             with pytest.raises(StageLostError):
-                each.result()
+                answer()
         with pytest.raises(StageLostError):
             link.begin()
         here.stage.may_compute.set()
@@ -138,17 +139,17 @@ def test_a_stage_that_says_nothing_is_lost_and_one_that_computes_for_long_is_not
         with pytest.raises(StageLostError):
             ready(link)
             here.stage.may_compute.clear()
-            link.forward(Call(0, 0), hidden(1, 3), Inputs(), True)
+            link.forward(Call(0, 0), hidden(1, 3), Inputs(), True)()
         here.stage.may_compute.set()
-    with stage_here() as here, ThreadPoolExecutor(1) as thread:
+    with stage_here() as here:
         link = Listening(here.channel, EXPECTED, replace(QUICK, silence=0.5))
         ready(link)
         here.stage.may_compute.clear()
-        asked = thread.submit(link.forward, Call(0, 0), hidden(1, 3), Inputs(), True)
+        answer = link.forward(Call(0, 0), hidden(1, 3), Inputs(), True)
         for _ in range(20):  # which takes longer than silence is borne
             assert link.beats.acquire(timeout=20.0)
         here.stage.may_compute.set()
-        assert asked.result().shape == (1, 3, WIDTH)
+        assert answer().shape == (1, 3, WIDTH)
 
 
 def test_a_stage_that_hangs_while_it_beats_is_lost_in_the_end() -> None:
@@ -157,7 +158,7 @@ def test_a_stage_that_hangs_while_it_beats_is_lost_in_the_end() -> None:
         ready(link)
         here.stage.may_compute.clear()
         with pytest.raises(StageLostError, match=r"waited for 0\.2 s"):
-            link.forward(Call(0, 0), hidden(1, 3), Inputs(), True)
+            link.forward(Call(0, 0), hidden(1, 3), Inputs(), True)()
         here.stage.may_compute.set()
 
 
@@ -180,7 +181,7 @@ def test_what_a_stage_cannot_do_is_said_and_the_next_owner_finds_it_ready(reason
         ready(link)
         here.stage.fails = fails
         with pytest.raises(StageLostError, match=reason):
-            link.forward(Call(0, 0), hidden(1, 3), Inputs(), True)
+            link.forward(Call(0, 0), hidden(1, 3), Inputs(), True)()
             link.hold(range(3, 6))
         here.thread.join()
         assert not here.raised
@@ -192,16 +193,16 @@ def test_a_bug_of_the_stage_ends_its_session_with_the_error_itself() -> None:
         ready(link)
         here.stage.fails = AssertionError("ours")
         with pytest.raises(StageLostError):
-            link.forward(Call(0, 0), hidden(1, 3), Inputs(), True)
+            link.forward(Call(0, 0), hidden(1, 3), Inputs(), True)()
         here.thread.join()
         assert [type(each) for each in here.raised] == [AssertionError]
 
 
 FALSE: dict[str, Any] = {
-    "a call that is not under way": lambda link: link.backward(Call(0, 0), hidden(1, 4)),
-    "a number that is not finite": lambda link: link.forward(Call(0, 0), hidden(1, 2) / 0, Inputs(), True),
+    "a call that is not under way": lambda link: link.backward(Call(0, 0), hidden(1, 4))(),
+    "a number that is not finite": lambda link: link.forward(Call(0, 0), hidden(1, 2) / 0, Inputs(), True)(),
     "hidden states that are no numbers": lambda link: link.step(torch.ones(1, 1, WIDTH, dtype=torch.int64)),
-    "a mask of numbers": lambda link: link.forward(Call(0, 0), hidden(1, 4), Inputs(torch.ones(1, 4)), True),
+    "a mask of numbers": lambda link: link.forward(Call(0, 0), hidden(1, 4), Inputs(torch.ones(1, 4)), True)(),
     "factors in another dtype": lambda link: link.load({"1.A": torch.ones(WIDTH, 2).bfloat16()}),
     "a row beyond all": lambda link: link.join([limits.STAGE_ROWS]),
 }

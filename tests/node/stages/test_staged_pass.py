@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from node.learner.objective.batch import RaggedSpans
 from node.learner.objective.forward import MicroBatch, Network, PassSettings, completion_logps, plan_micro_batches
 from node.learner.objective.loss import BatchTotals, objective_loss
 from node.policy.policy import Policy
+from node.stages.link import Call
 from node.stages.policy import StagedPolicy, network_of
 from protocol.errors import ConfigurationError, StageLostError
 from tests.node.learner.objective.tiny_networks import groups
@@ -121,6 +123,49 @@ def test_a_machine_that_is_lost_drops_the_step_and_another_repeats_it_to_the_bit
     losses, found = learnt(network, policy, IN_PIECES)
     assert losses == expected[0]
     assert hash_of(found) == hash_of(expected[1])
+
+
+class Noting:
+    """A machine's link that notes when calls are asked for, and when their answers are waited for."""
+
+    def __init__(self, link: Any, notes: list[tuple[str, Call]]) -> None:
+        self._link, self._notes = link, notes
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(call: Call, *given: Any) -> Any:
+            self._notes.append((f"{name} asked", call))
+            answer = getattr(self._link, name)(call, *given)
+
+            def waited() -> Any:
+                self._notes.append((f"{name} waited", call))
+                return answer()
+
+            return waited
+
+        return ask if name in ("forward", "backward") else getattr(self._link, name)
+
+
+def test_all_calls_of_a_micro_batch_are_asked_for_before_the_first_answer_is_waited_for(folder: Folder) -> None:
+    policy, _ = owner(folder("llama"))
+    notes: list[list[tuple[str, Call]]] = [[], []]
+    for place, noted in zip(policy.stages.places, notes, strict=True):
+        place.link = Noting(place.link, noted)
+    learnt(network_of(policy), policy, WHOLE)
+    first, last = notes
+    second = [call for what, call in first if what == "forward asked" and call.number == 1]
+    assert second
+    for call in second:
+        prompts = Call(call.micro_batch, 0)
+        for noted in notes:
+            asked = [noted.index((f"{name} asked", each)) for name, each in (("forward", call), ("backward", prompts))]
+            waited = [
+                noted.index((f"{name} waited", each)) for name, each in (("forward", prompts), ("backward", call))
+            ]
+            assert asked[0] < waited[0] or noted is last
+            assert asked[1] < waited[1] or noted is first
+    for noted in notes:
+        back = [call.micro_batch for what, call in noted if what == "backward asked" and call.number == 0]
+        assert back == sorted(back)
 
 
 def test_what_fails_at_the_owner_ends_every_micro_batch_and_leaves_nothing_at_the_machines(folder: Folder) -> None:
