@@ -123,12 +123,6 @@ def stages_faults(config: Config) -> Iterator[DevicesFault]:
             f"needs a second copy of the policy, which there is none of {so}",
             "set objective.kl_weight = 0",
         ),
-        (
-            config.learner.recompute is False,
-            "learner.recompute",
-            f"is false, and {so} layers are always recomputed",
-            'set learner.recompute = "auto"',
-        ),
     )
     yield from _faults(contradictions, "or set policy.stages = 0")
 

@@ -47,7 +47,8 @@ COMPLETIONS: Final = 4
 BAR: Final = 0.1
 MEASURING: Final = Measuring(times=3, prompts=80, samples=4)  # times: after they part
 
-DEFAULTS, SELDOM, FIXED, BEFORE = "defaults", "seen more seldom", f"{GROUPS} foreign groups", "as it was"
+DEFAULTS, SELDOM, SHORTER = "defaults", "seen more seldom", "shorter steps"
+FIXED, BEFORE = f"{GROUPS} foreign groups", "as it was"
 AS_IT_WAS: Final = ("whole steps", "nothing seen again")
 
 
@@ -67,6 +68,12 @@ CONDITIONS: Final = (
         "the same, peers' right answers seen again every 5 rounds instead of 2",
         _settings("auto"),
         ablations=("seen every 5 rounds",),
+    ),
+    Condition(
+        SHORTER,
+        "the same, at the rate whose steps move the policy a quarter as far (KL)",
+        _settings("auto"),
+        ablations=("a quarter of the movement",),
     ),
     Condition(FIXED, "the same, others' right answers not seen again", _settings(GROUPS)),
     Condition(BEFORE, "the same with whole steps, nothing seen again", _settings(GROUPS), ablations=AS_IT_WAS),

@@ -57,7 +57,6 @@ ALONE: list[tuple[str, dict[str, Any]]] = [
     ("learner.max_staleness", {"learner": {"max_staleness": 1}}),
     ("objective.research.weights_behind", {"objective": {"research": {"weights_behind": 1}}}),
     ("objective.kl_weight", {"objective": {"kl_weight": 0.1}}),
-    ("learner.recompute", {"learner": {"recompute": False}}),
 ]
 
 

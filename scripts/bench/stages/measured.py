@@ -125,7 +125,7 @@ def measured(model: Path, folder: Path, machines: int, gigabytes: float, setting
         others: list[subprocess.Popen[bytes]] = []
         if machines > 1:
             for number in range(machines - 1):
-                command = [*STARLING, "lend", "--to", invitation(home), "--home", str(folder / f"other-{number}")]
+                command = [*STARLING, "lend", "--to", invitation(home, node), "--home", str(folder / f"other-{number}")]
                 command += ["--model", str(model), "--listen", LISTEN, *limit]
                 log = stack.enter_context((folder / f"other-{number}.log").open("wb"))
                 other = subprocess.Popen(command, env=quiet_environment(), stdout=log, stderr=log)
@@ -149,10 +149,13 @@ def measured(model: Path, folder: Path, machines: int, gigabytes: float, setting
     return Run(rounds, planned, layers, [sum(each.values()) for each in peaks.of], sent)
 
 
-def invitation(home: Path) -> str:
+def invitation(home: Path, node: subprocess.Popen[bytes]) -> str:
     """Returns an invitation with an address, once the node has one."""
     until = time.monotonic() + 120
     while True:
+        if node.poll() is not None:
+            assert node.stdout is not None
+            raise SystemExit(f"the node has ended: {node.stdout.read().decode()}")
         ended = subprocess.run(
             [*STARLING, "donor", "invite", "--home", str(home)], env=quiet_environment(), capture_output=True, text=True
         )

@@ -15,7 +15,7 @@ from typing import Final
 from node.learner.answers import right_answers
 from node.learner.answers.right_answers import Rehearsal
 from node.learner.round import learning
-from node.learner.steps import step
+from node.learner.steps import rate_control, step
 
 
 @contextmanager
@@ -33,4 +33,5 @@ ABLATIONS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
     "nothing seen again": partial(replaced, Rehearsal, "drawn", lambda *arguments: []),
     "imitation at the learning rate": partial(replaced, learning, "IMITATION_RATE", 1.0),
     "seen every 5 rounds": partial(replaced, right_answers, "SEEN_EVERY", 5),
+    "a quarter of the movement": partial(replaced, rate_control, "TARGET", rate_control.TARGET / 4),
 }
