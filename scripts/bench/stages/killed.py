@@ -52,7 +52,14 @@ def run(
         stack.callback(node.terminate)
         others = []
         for number in range(machines):
-            command = [*STARLING, "lend", "--to", invitation(folder / "owner"), "--home", str(folder / str(number))]
+            command = [
+                *STARLING,
+                "lend",
+                "--to",
+                invitation(folder / "owner", node),
+                "--home",
+                str(folder / str(number)),
+            ]
             other = subprocess.Popen([*command, "--listen", LISTEN], env=quiet_environment(), stdout=subprocess.DEVNULL)
             stack.callback(other.wait)
             stack.callback(other.terminate)

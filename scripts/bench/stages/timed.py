@@ -97,7 +97,7 @@ def measured(way: Way, cores: float, folder: Path, model: Path, flags: Sequence[
         node = stack.enter_context(_started(places[0], home, model, up, piped=True))
         roots = [node.pid]
         for number, place in enumerate(places[1:], 1):
-            lend = ["lend", "--to", invitation(home)]
+            lend = ["lend", "--to", invitation(home, node)]
             roots.append(stack.enter_context(_started(place, folder / str(number), model, lend)).pid)
         assert node.stdout is not None
         began: list[float] | None = None
