@@ -31,7 +31,7 @@ from node.engines.drafting.row_drafts import Drafting, RowDrafts, Uniforms, veri
 from node.engines.draws import Draws
 from node.engines.resumption import SamplingStart
 from node.engines.step_threads import StepThreads
-from node.engines.turns import Conversations, NextAction
+from node.engines.turns import BatchConversations, NextAction
 from protocol.streams.engine_batches import HandOver, Sampled
 
 PREFILL_TOKENS: Final = 8192  # padded prompt tokens, or those read between actions, in one pass; bounds activations
@@ -93,7 +93,7 @@ class Batch:
         drafting: Drafting | None = None,
         most_positions: int = 0,
         hand_over: HandOver | None = None,
-        conversations: Conversations | None = None,
+        conversations: BatchConversations | None = None,
         longest_completion: int = 0,
     ) -> None:
         """With ``drafting``, a pass has at most ``most_positions`` tokens; it needs a look at every token.
@@ -155,7 +155,7 @@ class Batch:
             else:
                 return
 
-    def _hear(self, conversations: Conversations, *, nothing_joins: bool) -> None:
+    def _hear(self, conversations: BatchConversations, *, nothing_joins: bool) -> None:
         """Takes what followed actions; waits for it where nothing else can be computed."""
         over: list[int] = []
         for completion, continuation in conversations.replies(
@@ -283,7 +283,7 @@ class Batch:
 
     def _part(
         self,
-        conversations: Conversations,
+        conversations: BatchConversations,
         acting: NDArray[np.bool_],
         beyond: NDArray[np.int64],
         history: _History,

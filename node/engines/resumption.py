@@ -19,6 +19,7 @@ from protocol.rollouts import FinishReason
 from protocol.streams.engine_batches import Sampled
 
 _NOTHING = GenerationProgress()
+Reached = Mapping[int, Sample | Partial]  # of conversations, by completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +59,36 @@ def token_limit(request: GenerationRequest, *, vocabulary: int, context: int | N
 
 def row_of(prompt_ids: Sequence[int], so_far: Sample | Partial) -> list[int]:
     """Returns all that the model has read and sampled, in order, since it last read a conversation anew."""
-    row, begin = list(prompt_ids), 0
-    ids: list[int] = so_far.token_ids.tolist()
-    for place, observed in so_far.observed:
-        if place in so_far.anew:
-            row.clear()
-        else:
-            row += ids[begin:place]
-        row += observed
-        begin = place
-    return row + ids[begin:]
+    *_, (row, begin, end) = _actions(prompt_ids, so_far)
+    ids: list[int] = so_far.token_ids[begin:end].tolist()
+    return row + ids
 
 
 def sampled_since(prompt_ids: Sequence[int], so_far: Sample | Partial, tokens: int) -> list[tuple[list[int], Sampled]]:
     """Returns what was sampled after the first ``tokens``: of a conversation each action, and the rest of one that was
     begun; each with all that the model had read and sampled before it."""
     found: list[tuple[list[int], Sampled]] = []
-    row, begin = list(prompt_ids), 0
-    for place, observed in (*so_far.observed, (len(so_far.token_ids), ())):
-        since = max(begin, min(tokens, place))
-        row += so_far.token_ids[begin:since].tolist()
-        if since < place:
-            found.append((list(row), (so_far.token_ids[since:place], so_far.logps[since:place])))
-            row += so_far.token_ids[since:place].tolist()
-        row = [*(() if place in so_far.anew else row), *observed]
-        begin = place
+    for row, begin, end in _actions(prompt_ids, so_far):
+        since = max(begin, min(tokens, end))
+        if since < end:
+            before = row + so_far.token_ids[begin:since].tolist()
+            found.append((before, (so_far.token_ids[since:end], so_far.logps[since:end])))
     return found
+
+
+def _actions(prompt_ids: Sequence[int], so_far: Sample | Partial) -> Iterator[tuple[list[int], int, int]]:
+    """Yields what was read before each action, in one list that grows, and where the action begins and ends; the last
+    one may have no token yet."""
+    row, begin = list(prompt_ids), 0
+    for place, observed in so_far.observed:
+        yield row, begin, place
+        if place in so_far.anew:
+            row.clear()
+        else:
+            row += so_far.token_ids[begin:place].tolist()
+        row += observed
+        begin = place
+    yield row, begin, len(so_far.token_ids)
 
 
 def room_of(request: GenerationRequest, limit: int, begun: Partial) -> int:
@@ -123,7 +128,7 @@ def progress_of(
     limits: Sequence[int],
     version: int,
     eos_ids: Sequence[int],
-    conversed: Mapping[int, Sample | Partial] | None = None,
+    conversed: Reached | None = None,
 ) -> list[GenerationProgress]:
     """Returns each request's progress after ``version`` sampled ``sequences``, one a completion of ``starts``.
     ``conversed``: of conversations, by completion, what they had reached when ``sequences`` began."""
@@ -133,7 +138,7 @@ def progress_of(
         for partial in (request.begun or _NOTHING).partials:
             if room_of(request, limits[index], partial) <= 0:
                 samples[index].append(sample_of(partial, ()))
-    for completion, (start, (token_ids, logps)) in enumerate(_by_completion(starts, sequences)):
+    for completion, (start, (token_ids, logps)) in enumerate(by_completion(starts, sequences)):
         reached = (conversed or {}).get(completion, start.begun)
         if isinstance(reached, Sample):
             samples[start.request].append(reached)
@@ -150,9 +155,10 @@ def progress_of(
     return [GenerationProgress(tuple(ended), tuple(begun)) for ended, begun in zip(samples, partials, strict=True)]
 
 
-def _by_completion(
+def by_completion(
     starts: Sequence[SamplingStart], sequences: Sequence[Sampled]
 ) -> Iterator[tuple[SamplingStart, Sampled]]:
+    """Yields what was sampled of each completion, with its start."""
     each_start = (start for start in starts for _ in range(start.completions))
     return zip(each_start, sequences, strict=True)
 

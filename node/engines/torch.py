@@ -32,7 +32,7 @@ from node.engines.lean.architectures import architecture_of
 from node.engines.lean.decoder import LeanDecoder
 from node.engines.resumption import SamplingStart, progress_of, starts_of, token_limit
 from node.engines.step_threads import StepThreads
-from node.engines.turns import Conversations, RunningConversations, in_step
+from node.engines.turns import BatchConversations, RunningConversations, in_step
 from node.policy.policy import Policy
 from node.stages.policy import StagedPolicy
 from protocol.streams.engine_batches import HandOver, Sampled
@@ -176,7 +176,7 @@ class TorchEngine:
         sampling: Sampling,
         enough: Enough | None = None,
         hand_over: HandOver | None = None,
-        conversations: Conversations | None = None,
+        conversations: BatchConversations | None = None,
     ) -> list[Sampled]:
         """Returns what was sampled of each completion, in the order of the starts, of which each belongs to the group
         ``request`` of ``groups``; ``enough`` as of ``advance``. ``hand_over`` gets all completions of a group as soon

@@ -41,7 +41,7 @@ class NextAction:
     row: Sequence[int]  # all of it, ``said`` included
 
 
-class Conversations(Protocol):
+class BatchConversations(Protocol):
     """What a batch asks about the conversations among its completions."""
 
     @property
@@ -57,7 +57,7 @@ class Conversations(Protocol):
 
 
 class RunningConversations:
-    """``Conversations`` of ``requests``. ``limits`` as of ``starts_of``."""
+    """``BatchConversations`` of ``requests``. ``limits`` as of ``starts_of``."""
 
     def __init__(
         self,

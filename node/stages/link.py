@@ -47,6 +47,11 @@ class Asked:
 Answer = Callable[[], Tensor]  # waits for it
 
 
+def here(tensor: Tensor) -> Answer:
+    """Returns an answer that is there."""
+    return lambda: tensor
+
+
 class StageLink(Protocol):
     """Calls wait for their answer, but for ``forward`` and ``backward``, whose answer may be waited for later. Any
     thread may call; calls are answered in the order in which they were made.

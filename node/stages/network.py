@@ -18,7 +18,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from node.fit.stages.schedule import Order, owner_order
+from node.fit.stages.schedule import OwnerOrder, owner_order
 from node.learner.objective.forward import Item, Network, PassSettings, Result
 from node.learner.objective.network.prompt_cache import PassCache
 from node.stages.cut import PartPass, last_norm_name, part_of
@@ -53,12 +53,12 @@ class StagedNetwork(Network):
     stages: Stages
     run: PartPass  # of the owner's layers
     last_norm: torch.nn.Module
-    order: Order  # in which micro-batches are under way
+    order: OwnerOrder  # in which micro-batches are under way
     _under: _Under = field(default_factory=_Under)
     _micro_batches: count[int] = field(default_factory=count)
 
     @classmethod
-    def around(cls, whole: Network, own_layers: int, stages: Stages, order: Order) -> StagedNetwork:
+    def around(cls, whole: Network, own_layers: int, stages: Stages, order: OwnerOrder) -> StagedNetwork:
         """Returns the network of an owner of the first ``own_layers``; ``whole`` is that of its model."""
         given = {each.name: getattr(whole, each.name) for each in fields(Network)}
         return cls(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from node.fit.stages.schedule import Order
+from node.fit.stages.schedule import OwnerOrder
 from node.learner.objective.forward import Network
 from node.policy.policy import Policy
 from node.stages.decoder import StagedDecoder
@@ -18,10 +18,10 @@ class StagedPolicy(Policy):
 
     own_layers: int = field(kw_only=True)
     stages: Stages = field(kw_only=True)
-    order: Order = field(kw_only=True)  # of micro-batches that are under way
+    order: OwnerOrder = field(kw_only=True)  # of micro-batches that are under way
 
     @classmethod
-    def of(cls, policy: Policy, own_layers: int, stages: Stages, order: Order) -> StagedPolicy:
+    def of(cls, policy: Policy, own_layers: int, stages: Stages, order: OwnerOrder) -> StagedPolicy:
         """``policy`` holds its first ``own_layers``, with what comes before and after the layers, and all factors."""
         return cls(
             **{each.name: getattr(policy, each.name) for each in fields(Policy)},

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from node.quantities import layer_span
-from node.stages.link import Answer, Asked, Call, StageLink
+from node.stages.link import Answer, Asked, Call, StageLink, here
 from node.stages.turns import Turns
 from protocol.errors import StageLostError
 
@@ -89,7 +89,7 @@ class Stages:
         def ask(link: StageLink, at: int, each: Tensor) -> Answer:
             return link.forward(asked[at].call, each, asked[at].inputs, train)
 
-        given: list[Answer] = [partial(_itself, each) for each in hidden]
+        given = [here(each) for each in hidden]
         for number in range(len(self.places)):
             given = self._passed_on(number, given, ask, nullcontext())
         return [each() for each in given]
@@ -104,7 +104,7 @@ class Stages:
         def ask(link: StageLink, at: int, each: Tensor) -> Answer:
             return link.backward(calls[at], each)
 
-        given: list[Answer] = [partial(_itself, each) for each in gradients]
+        given = [here(each) for each in gradients]
         for number in reversed(range(len(self.places))):
             turn = nullcontext() if turns is None else turns.at_machine(number, micro_batch)
             given = self._passed_on(number, given, ask, turn)
@@ -183,10 +183,6 @@ class Stages:
                 link.close()
                 self._lost(number, str(error))
             raise
-
-
-def _itself(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _answered(link: StageLink, answer: Answer) -> Tensor:

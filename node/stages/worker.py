@@ -16,7 +16,7 @@ from node.learner.objective.network.prompt_cache import PassCache, PromptRows
 from node.policy.held_layers import held_bytes, hold_layers, layers_of
 from node.policy.policy import Policy
 from node.stages.cut import PartPass, part_of
-from node.stages.link import Answer, Call, Inputs
+from node.stages.link import Answer, Call, Inputs, here
 from protocol.errors import MalformedError
 
 
@@ -97,8 +97,7 @@ class StageWorker:
             self._calls[call] = (entered, left)
             if call.number == 0:
                 prompts.computed, prompts.seen = cache.cut()
-        answer = left.detach().cpu()
-        return lambda: answer
+        return here(left.detach().cpu())
 
     def backward(self, call: Call, gradient: Tensor) -> Answer:
         if call not in self._calls:
@@ -115,8 +114,7 @@ class StageWorker:
                     gradients.append(seen.grad)
         torch.autograd.backward(tensors, gradients)
         assert entered.grad is not None
-        answer = entered.grad.cpu()
-        return lambda: answer
+        return here(entered.grad.cpu())
 
     def gradients(self) -> dict[str, Tensor]:
         found = {name: p.grad.cpu() for name, p in self._factors.items() if p.grad is not None}

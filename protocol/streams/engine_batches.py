@@ -50,6 +50,11 @@ class SamplingBatch:
         """The start of each completion."""
         return [start for start in self.starts for _ in range(start.completions)]
 
+    @property
+    def converses(self) -> bool:
+        """Whether any completion is a conversation."""
+        return any(start.converses for start in self.starts)
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
@@ -74,7 +79,7 @@ def generate_message(batch: SamplingBatch) -> Generate:
         limits=_column([start.limit for start in starts]),
         prefix_lengths=_column([len(start.prefix_ids) for start in starts]),
         prefix_ids=_column([token for start in starts for token in start.prefix_ids]),
-        converse=_column([start.converses for start in starts]) if any(start.converses for start in starts) else b"",
+        converse=_column([start.converses for start in starts]) if batch.converses else b"",
     )
     try:
         opened_batch(message)

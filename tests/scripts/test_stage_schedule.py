@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.fit.stages.schedule import Order, StageSeconds, best_timeline, owner_order, ring, star, timeline
+from node.fit.stages.schedule import OwnerOrder, StageSeconds, best_timeline, owner_order, ring, star, timeline
 from node.fit.stages.work import Round, Training
 from scripts.bench.common.published_shapes import SHAPES
 from scripts.bench.stages.expected import LAN, PROCESSOR, layers_of, main, sizes_of, trained
 from scripts.experiments.harness.crossings import Crosses
 
 SECONDS = st.floats(min_value=0.01, max_value=3.0)
-ORDERS = st.integers(1, 9).flatmap(lambda begun: st.builds(Order, st.just(begun), st.integers(0, begun - 1)))
+ORDERS = st.integers(1, 9).flatmap(lambda begun: st.builds(OwnerOrder, st.just(begun), st.integers(0, begun - 1)))
 STAGES = st.lists(st.builds(StageSeconds, SECONDS, SECONDS), min_size=1, max_size=4)
 
 
 @settings(max_examples=50, deadline=None)
 @given(STAGES, SECONDS, SECONDS, st.integers(1, 9), ORDERS, st.sampled_from([0.0, 0.5]))
 def test_every_machine_computes_all_of_its_work_and_holds_no_more_than_were_begun(
-    stages: list[StageSeconds], turn: float, sent: float, count: int, order: Order, delay: float
+    stages: list[StageSeconds], turn: float, sent: float, count: int, order: OwnerOrder, delay: float
 ) -> None:
     chain = ring(stages, turn, sent)
     found = timeline(chain, count, order, delay)
@@ -39,7 +39,7 @@ def test_every_machine_computes_all_of_its_work_and_holds_no_more_than_were_begu
 
 @given(st.integers(1, 30), ORDERS)
 def test_the_owner_works_three_times_on_each_micro_batch_with_no_more_under_way_than_are_begun(
-    count: int, order: Order
+    count: int, order: OwnerOrder
 ) -> None:
     found, works = owner_order(count, order), Counter[int]()
     assert [number for number in found if found.count(number) != 3] == []
@@ -57,7 +57,7 @@ def test_a_star_has_the_work_of_a_ring_and_the_owner_sends_on_what_comes_between
     there, around = star(stages, 0.7, 0.25), ring(stages, 0.7, 0.25)
     assert sum(work.seconds for work in there) == pytest.approx(sum(work.seconds for work in around))
     assert [work.machine for work in there] == [0, 1, 0, 2, 0, 2, 0, 1, 0]
-    assert timeline(there, 1, Order(1, 0)).seconds == pytest.approx(10.7 + 8 * 0.25)
+    assert timeline(there, 1, OwnerOrder(1, 0)).seconds == pytest.approx(10.7 + 8 * 0.25)
 
 
 def test_equal_machines_without_messages_wait_hardly_longer_than_by_1f1b() -> None:

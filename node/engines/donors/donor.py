@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from node.engines.donors.donor_weights import DonorWeights
-from node.engines.engine import Partial, Sample
 from node.engines.process.channel import Channel
 from node.engines.process.remote_engine import ModelExpected, Patience, RemoteEngine
+from node.engines.resumption import Reached
 from node.engines.turns import RunningConversations
 from protocol.errors import EngineLostError, StarlingError
 from protocol.streams.engine_batches import Sampled, SamplingBatch
@@ -39,7 +39,7 @@ class Job:
     done: threading.Event = field(default_factory=threading.Event)
     complete: int = 0  # groups
     sampled: list[Sampled] | None = None  # None also where the donor is lost
-    reached: Mapping[int, Sample | Partial] = field(default_factory=dict)  # by conversations, before ``sampled``
+    reached: Reached = field(default_factory=dict)  # by conversations, before ``sampled``
     setup_seconds: float = 0.0  # until it had the newest weights
     seconds: float = 0.0  # of sampling
 
@@ -176,10 +176,8 @@ class Donor:
                 if rows == 1:
                     raise EngineLostError("its memory does not suffice for one sequence", "memory") from None
                 self._fewer_rows *= 2
-            finally:
-                if conversations is not None:
-                    conversations.settle()
-                    job.reached = conversations.reached
+        if conversations is not None:
+            job.reached = conversations.reached
         job.seconds = self._clock() - began
         job.sampled = sampled
         with self._changed:

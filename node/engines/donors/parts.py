@@ -10,7 +10,15 @@ from typing import Final
 
 from node.engines.donors.donor import Donor, Job
 from node.engines.engine import GenerationProgress, GenerationRequest, Sampling, Turns
-from node.engines.resumption import SamplingStart, progress_of, row_of, sampled_since, starts_of, token_limit
+from node.engines.resumption import (
+    SamplingStart,
+    by_completion,
+    progress_of,
+    row_of,
+    sampled_since,
+    starts_of,
+    token_limit,
+)
 from node.engines.turns import RunningConversations, asked_of
 from node.policy.policy import Policy
 from protocol.streams.engine_batches import Sampled, SamplingBatch
@@ -88,8 +96,7 @@ class DonorPart:
         """Returns what the donor says that it sampled, each time after which tokens: a completion, or an action of a
         conversation. The job must have its samples."""
         found: list[tuple[Sequence[int], Sampled]] = []
-        starts = [start for start in self.starts for _ in range(start.completions)]
-        for completion, (start, sampled) in enumerate(zip(starts, self.job.sampled or (), strict=True)):
+        for completion, (start, sampled) in enumerate(by_completion(self.starts, self.job.sampled or ())):
             conversed, prefix_ids = self.job.reached.get(completion), start.prefix_ids
             if conversed is not None:
                 prompt_ids = self.requests[start.request].prompt_ids

@@ -15,7 +15,7 @@ from protocol.streams.engine_batches import HandOver, Observation, SamplingBatch
 
 
 class ClientConversations:
-    """``Conversations`` of ``batch``. Actions go to ``hand_over``, and ``observe`` takes what follows them.
+    """``BatchConversations`` of ``batch``. Actions go to ``hand_over``, and ``observe`` takes what follows them.
 
     The engine's thread calls ``acted`` and ``replies``, and the connection's thread the others.
     """

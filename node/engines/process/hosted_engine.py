@@ -7,7 +7,7 @@ from typing import Protocol
 
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.resumption import SamplingStart
-from node.engines.turns import Conversations
+from node.engines.turns import BatchConversations
 from protocol.errors import ConfigurationError
 from protocol.streams.engine_batches import HandOver, Sampled, SamplingBatch
 
@@ -46,7 +46,7 @@ class HostedEngine(Protocol):
         batch: SamplingBatch,
         enough: Callable[[int], bool],
         hand_over: HandOver,
-        conversations: Conversations | None = None,
+        conversations: BatchConversations | None = None,
     ) -> list[Sampled]:
         """Returns what was sampled of each completion. ``enough`` is called before the first and after each look at
         what was sampled, with the number of complete groups. ``hand_over`` gets all completions of a group as soon as

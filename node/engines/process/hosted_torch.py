@@ -8,7 +8,7 @@ from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Sampling
 from node.engines.process.hosted_engine import checked_starts
 from node.engines.torch import TorchEngine
-from node.engines.turns import Conversations
+from node.engines.turns import BatchConversations
 from node.kernels.weight_diff_kernels import weights_hash_fast
 from node.policy.device import free_cached_blocks
 from node.policy.policy import Policy
@@ -55,7 +55,7 @@ class HostedTorchEngine:
         batch: SamplingBatch,
         enough: Callable[[int], bool],
         hand_over: HandOver | None = None,
-        conversations: Conversations | None = None,
+        conversations: BatchConversations | None = None,
     ) -> list[Sampled]:
         starts = checked_starts(batch, vocabulary=self._policy.vocabulary, context=self.context)
         self._engine.rows = batch.rows

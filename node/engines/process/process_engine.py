@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,6 @@ from node.engines.engine import (
     Enough,
     GenerationProgress,
     GenerationRequest,
-    Partial,
     Sample,
     Sampling,
     Turns,
@@ -35,7 +34,7 @@ from node.engines.process.channel import Channel
 from node.engines.process.losses import EngineLoss, StartAgain, after_loss
 from node.engines.process.remote_engine import GroupSampled, ModelExpected, Patience, RemoteEngine, least_sufficient
 from node.engines.process.told_requests import ToldRequests
-from node.engines.resumption import SamplingStart, progress_of, starts_of, token_limit
+from node.engines.resumption import Reached, SamplingStart, progress_of, starts_of, token_limit
 from node.engines.turns import RunningConversations, asked_of, in_step
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
@@ -45,7 +44,6 @@ from protocol.streams.engine_batches import Sampled, SamplingBatch
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
-Reached = Mapping[int, Sample | Partial]  # by completion
 USUAL_PATIENCE: Final = Patience()
 
 
@@ -182,9 +180,7 @@ class ProcessEngine:
     ) -> list[GenerationProgress]:
         """Conversations go at their own pace where the engine takes them and no reply is ``anew``, and in step
         elsewhere."""
-        if turns is None or all(each.conversation_tokens is None for each in requests):
-            return self._advance(requests, sampling, enough, ended)
-        if turns.rewrites or self._on_remote(lambda remote: remote.converses) is False:
+        if turns is not None and (turns.rewrites or self._on_remote(lambda remote: remote.converses) is False):
             return in_step(self._advance, requests, sampling, enough, ended, turns)
         return self._advance(requests, sampling, enough, ended, turns)
 
@@ -258,11 +254,7 @@ class ProcessEngine:
             rows=self._rows,
             enough=None if enough is None else least_sufficient(enough, len(requests)),
         )
-        try:
-            sampled = remote.sample(batch, enough, ended, conversations)
-        finally:  # also where the engine is lost: these replies are not for the actions of the next one
-            if conversations is not None:
-                conversations.settle()
+        sampled = remote.sample(batch, enough, ended, conversations)
         self._losses_in_a_row = 0
         return sampled, {} if conversations is None else conversations.reached
 

@@ -149,10 +149,42 @@ class RemoteEngine:
         """Returns what was sampled of each completion of ``batch``. ``enough`` is asked several times a second; the
         engine itself stops at ``batch.enough``. ``ended`` gets each group of single answers as soon as it has come
         whole; the engine goes on meanwhile, however long that takes. Of ``conversations``, which an engine takes that
-        ``converses``, each action goes there, and what is returned is of actions that were interrupted.
+        ``converses``, each action goes there, and what is returned is of actions that were interrupted. Afterwards
+        they are settled, also where this raises.
 
         Raises ``ValueError``, ``ConfigurationError`` or ``MemoryError`` where the engine refuses the batch.
         """
+        try:
+            return self._polled(batch, enough, ended, conversations)
+        finally:  # also where the engine is lost: these replies are not for the actions of the next one
+            if conversations is not None:
+                conversations.settle()
+
+    def sleep(self) -> None:
+        """Lets the engine give back its keys and values; the next request that needs them wakes it."""
+        if not self._asleep:
+            self._ask(messages.Sleep(), messages.EngineDone)
+            self._asleep = True
+
+    def health(self, *, measure: bool = False) -> messages.Health:
+        """Returns what the engine holds; with ``measure`` the hash is computed from its weights."""
+        return self._ask(messages.AskHealth(measure), messages.Health, self._patience.load)
+
+    def stop(self, *, seconds: float) -> None:
+        """Asks the engine to end."""
+        with suppress(EngineLostError):
+            self._ask(messages.EndEngine(), messages.EngineDone, seconds)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _polled(
+        self,
+        batch: SamplingBatch,
+        enough: Enough | None,
+        ended: GroupSampled | None,
+        conversations: RunningConversations | None,
+    ) -> list[Sampled]:
         self._wake()
         self._ask(generate_message(batch), messages.EngineDone)
         received = Received(batch, vocabulary=self._expected.vocabulary, end_ids=self._expected.end_ids)
@@ -186,24 +218,6 @@ class RemoteEngine:
                 interrupted = True
         with _false_if_refused():
             return received.all(interrupted=interrupted)
-
-    def sleep(self) -> None:
-        """Lets the engine give back its keys and values; the next request that needs them wakes it."""
-        if not self._asleep:
-            self._ask(messages.Sleep(), messages.EngineDone)
-            self._asleep = True
-
-    def health(self, *, measure: bool = False) -> messages.Health:
-        """Returns what the engine holds; with ``measure`` the hash is computed from its weights."""
-        return self._ask(messages.AskHealth(measure), messages.Health, self._patience.load)
-
-    def stop(self, *, seconds: float) -> None:
-        """Asks the engine to end."""
-        with suppress(EngineLostError):
-            self._ask(messages.EndEngine(), messages.EngineDone, seconds)
-
-    def close(self) -> None:
-        self._channel.close()
 
     def _wake(self) -> None:
         if self._asleep:

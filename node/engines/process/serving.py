@@ -222,7 +222,7 @@ class EngineSession:
         return self._idle_only(lambda: self._begin(batch))
 
     def _begin(self, batch: SamplingBatch) -> EngineAnswer:
-        if not self._engine.converses and any(start.converses for start in batch.starts):
+        if batch.converses and not self._engine.converses:
             return _refused(EngineRefusal.REQUEST, "this engine takes no conversations")
         self._generation = _Generation(self._engine, batch, self._thread)
         return messages.EngineDone()
@@ -267,7 +267,7 @@ class _Generation:
         self._batch = batch
         self._interrupted = threading.Event()
         self.conversations: ClientConversations | None = None
-        if any(start.converses for start in batch.starts):
+        if batch.converses:
             self.conversations = ClientConversations(
                 batch, self._hand_over, vocabulary=engine.vocabulary, context=engine.context
             )

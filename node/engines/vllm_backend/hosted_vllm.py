@@ -28,7 +28,7 @@ from vllm.sampling_params import RequestOutputKind
 from node.engines.encoded_weights import EncodedWeights, load_encoded
 from node.engines.process.hosted_engine import checked_starts
 from node.engines.resumption import SamplingStart
-from node.engines.turns import Conversations
+from node.engines.turns import BatchConversations
 from node.engines.vllm_backend.requests import Completions
 from node.engines.vllm_backend.vllm_setup import VllmSetup
 from node.kernels.weight_diff_kernels import weights_hash_fast
@@ -87,7 +87,7 @@ class HostedVllm:
         batch: SamplingBatch,
         enough: Callable[[int], bool],
         hand_over: HandOver,
-        conversations: Conversations | None = None,
+        conversations: BatchConversations | None = None,
     ) -> list[Sampled]:
         assert conversations is None
         starts = checked_starts(batch, vocabulary=self._setup.width, context=self.context)

@@ -34,7 +34,7 @@ from node.fit.footprint import ENGINE_PROCESS_BYTES, Footprint, Part, Place, foo
 from node.fit.machine import Machine
 from node.fit.model_sizes import ModelSizes
 from node.fit.settings import MemorySettings, described
-from node.fit.stages.schedule import SLOWER, Order, StageSeconds, best_timeline, star
+from node.fit.stages.schedule import SLOWER, OwnerOrder, StageSeconds, best_timeline, star
 from node.fit.stages.work import Round, Training, entering_bytes, layers_by_time, stage_sizes
 from node.fit.workload import Workload
 from node.printable import printable
@@ -84,7 +84,7 @@ class StagePlan(Struct, frozen=True, kw_only=True):
 
     settings: MemorySettings
     held: tuple[HeldLayers, ...]
-    order: Order  # of the owner's work in a training step
+    order: OwnerOrder  # of the owner's work in a training step
     generating_seconds: float  # of a round
     training_seconds: float
     sent_bytes: int  # by the owner in a round, to all others; it gets back as many
@@ -246,10 +246,8 @@ def _adapters(every: Iterator[MemorySettings], asked: bool | Auto) -> Iterator[M
 
 def _planned(way: _Way, pace: Pace, head_pace: Pace, most: Sequence[int]) -> StagePlan:
     a_round = _round_of(way)
-    training, paces = (
-        Training(way.sizes, whole=False, recompute=way.settings.recompute),
-        [pace, *(each.pace for each in way.machines)],
-    )
+    training = Training(way.sizes, whole=False, recompute=way.settings.recompute)
+    paces = [pace, *(each.pace for each in way.machines)]
     shape = pass_shape(way.workload, way.settings.batch_tokens)
     count, tokens = shape.passes, shape.passes * shape.tokens
     layer = [each * tokens / a_round.tokens for each in training.layer_flops(a_round)]

@@ -32,7 +32,7 @@ from msgspec import Struct
 SLOWER: Final = 1.03
 
 
-class Order(Struct, frozen=True):
+class OwnerOrder(Struct, frozen=True):
     """In which order the owner computes."""
 
     begun: int  # micro-batches under way at a time, at most
@@ -83,7 +83,7 @@ def star(stages: Sequence[StageSeconds], turn_seconds: float, sent_seconds: floa
     return [*there, *back, Work(0, own.backward)]
 
 
-def owner_order(micro_batches: int, order: Order) -> list[int]:
+def owner_order(micro_batches: int, order: OwnerOrder) -> list[int]:
     """Returns which micro-batch the owner works on, each three times: forward, at the head, and back."""
     begun = min(order.begun, micro_batches)
     behind, following = min(order.behind, begun - 1), begun
@@ -99,7 +99,7 @@ def owner_order(micro_batches: int, order: Order) -> list[int]:
     return found
 
 
-def timeline(chain: Sequence[Work], micro_batches: int, order: Order, delay_seconds: float = 0.0) -> Timeline:
+def timeline(chain: Sequence[Work], micro_batches: int, order: OwnerOrder, delay_seconds: float = 0.0) -> Timeline:
     """Returns how ``micro_batches`` equal ones go through. A message is there ``delay_seconds`` after it was sent."""
     machines = 1 + max(work.machine for work in chain)
     waiting: list[deque[tuple[int, int]]] = [deque() for _ in range(machines)]  # (micro-batch, place in the chain)
@@ -157,13 +157,13 @@ def timeline(chain: Sequence[Work], micro_batches: int, order: Order, delay_seco
 
 def best_timeline(
     chain: Sequence[Work], micro_batches: int, most_begun: int, delay_seconds: float = 0.0
-) -> tuple[Timeline, Order]:
+) -> tuple[Timeline, OwnerOrder]:
     """Returns the one with the fewest micro-batches begun at once, of 1 to ``most_begun``, that takes at most
     ``SLOWER`` times as long as the fastest."""
     ways = [
         (timeline(chain, micro_batches, order, delay_seconds), order)
         for begun in range(1, min(most_begun, micro_batches) + 1)
-        for order in (Order(begun, behind) for behind in range(begun) if abs(behind - begun / 2) <= 1)  # or worse
+        for order in (OwnerOrder(begun, behind) for behind in range(begun) if abs(behind - begun / 2) <= 1)  # or worse
     ]
     fastest = min(way.seconds for way, _ in ways)
     begun = next(order.begun for way, order in ways if way.seconds <= SLOWER * fastest)

@@ -12,6 +12,7 @@ those of plain full sequences up to rounding. The head is applied to real tokens
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -216,7 +217,7 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
     prompt_cache = PassCache()
     prompt_ids = _right_padded(micro_batch.prompts)  # (K, P)
     prompt_hidden = network.begun(passes, prompt_cache, input_ids=sent(prompt_ids, device))
-    batches = list[tuple[list[int], int, Tensor, Callable[[], Tensor] | None]]()
+    batches = deque[tuple[list[int], int, Tensor, Callable[[], Tensor] | None]]()
     for rows in _row_batches(micro_batch):
         answers = [micro_batch.completions[row].row_ids for row in rows]
         prompt_of = sent(torch.tensor([micro_batch.prompt_of[row] for row in rows]), device)  # (B,)
@@ -238,7 +239,8 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
     last_hidden = prompt_hidden().flatten(0, 1).index_select(0, sent(torch.tensor(ends), device))  # (K, D)
     starts = np.cumsum([0, *(len(c.token_ids) for c in micro_batch.completions)])
     places, hidden = list[NDArray[np.int64]](), list[Tensor]()
-    for rows, width, prompt_of, later in batches:
+    while batches:  # what was computed of one is free before the next is
+        rows, width, prompt_of, later = batches.popleft()
         states = last_hidden[prompt_of][:, None]  # (B, 1, D)
         if later is not None:
             states = torch.cat([states, later()], dim=1)  # (B, T, D)

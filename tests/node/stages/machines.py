@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from node.configuration import PolicySection
-from node.fit.stages.schedule import Order
+from node.fit.stages.schedule import OwnerOrder
 from node.policy.held_layers import hold_factors, hold_layers
 from node.policy.policy import Policy
 from node.stages.policy import StagedPolicy
@@ -144,7 +144,7 @@ def owner(
     with _default_dtype(dtype):
         for number, machine in enumerate(machines):
             stages.fill(number, machine)
-    return StagedPolicy.of(policy, cuts[0], stages, Order(2 * len(cuts) + 1, len(cuts))), machines
+    return StagedPolicy.of(policy, cuts[0], stages, OwnerOrder(2 * len(cuts) + 1, len(cuts))), machines
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from node.events import Evaluated, OutOfMemory, StagesHeld
 from node.fit.fitted import Sizes
 from node.fit.settings import MemorySettings
 from node.fit.stages.plan import HeldLayers, Pace, StagePlan
-from node.fit.stages.schedule import Order
+from node.fit.stages.schedule import OwnerOrder
 from node.learner.memory.abandoned import WaitAbandoned
 from node.learner.memory.phases import SizePlan
 from node.policy.held_layers import hold_factors, hold_layers
@@ -81,7 +81,7 @@ def plan_of(cuts: tuple[int, ...]) -> StagePlan:
         for first, last in zip((0, *cuts), (*cuts, LAYERS), strict=True)
     ]
     return StagePlan(
-        settings=settings, held=tuple(held), order=Order(3, 1), generating_seconds=1.0, training_seconds=1.0,
+        settings=settings, held=tuple(held), order=OwnerOrder(3, 1), generating_seconds=1.0, training_seconds=1.0,
         sent_bytes=0, because="by hand",
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from node.engines.process.process_engine import EngineChange, ProcessEngine
 from node.engines.process.remote_engine import Patience
 from node.engines.process.serving import EngineSession
 from node.engines.torch import TorchEngine
-from node.engines.turns import Conversations
+from node.engines.turns import BatchConversations
 from node.learner.generation.engine_weights import EngineWeights
 from node.policy.policy import Policy
 from protocol.streams.engine_batches import HandOver, Sampled, SamplingBatch
@@ -55,7 +55,7 @@ class Hosted(HostedTorchEngine):
         batch: SamplingBatch,
         enough: Callable[[int], bool],
         hand_over: HandOver | None = None,
-        conversations: Conversations | None = None,
+        conversations: BatchConversations | None = None,
     ) -> list[Sampled]:
         if self.samples is not None:
             return self.samples(batch, enough)
