@@ -139,7 +139,7 @@ class Batch:
         logits: Tensor | None = None
         while True:
             logits = self._admit(logits)
-            last = torch.empty(0, dtype=torch.int64)
+            last = torch.empty(0, dtype=torch.int64, device=draws.device)
             if logits is not None:
                 look = self._steps(logits, draws)
                 survivors = self._keep(look, draws, eos_ids, history)
@@ -181,9 +181,9 @@ class Batch:
                 return self._decoder.step(last, drafts)
         newest, given = self._rejoin(drafts)
         self._threads.before_prompts(self._present + len(given.tokens))
-        return self._decoder.step(torch.cat([last, newest]), given)
+        return self._decoder.step(torch.cat([last, torch.tensor(newest, device=last.device)]), given)
 
-    def _rejoin(self, drafts: Drafts | None) -> tuple[Tensor, Drafts]:
+    def _rejoin(self, drafts: Drafts | None) -> tuple[list[int], Drafts]:
         """Adds rows that come back, as many as one pass may hold. Returns their newest tokens, and the pass with what
         they read. The guesses of the others are among that pass."""
         counts = np.zeros(self._present, dtype=np.int64) if drafts is None else drafts.counts
@@ -206,7 +206,7 @@ class Batch:
         if drafts is not None:
             self._drafts = replace(drafts, counts=np.pad(counts, (0, len(back))))
         given = Drafts(np.concatenate(tokens), np.array([*counts, *map(len, said)]), len(back))
-        return torch.tensor([each.row[-1 - len(each.said)] for _, each in back]), given
+        return [each.row[-1 - len(each.said)] for _, each in back], given
 
     def _begun(self, completion: int) -> int:
         return len(self._starts[self._owners[completion]].prefix_ids)

@@ -48,6 +48,14 @@ class Drafts:
         after: NDArray[np.int64] = np.arange(len(self.counts) + len(self.tokens)) - np.repeat(firsts, self.counts + 1)
         return after
 
+    def following(self, newest: torch.Tensor) -> torch.Tensor:
+        """Returns the token of each position of the pass, (n + d,), from the rows' newest ones, (n,)."""
+        ids = torch.empty(len(self.counts) + len(self.tokens), dtype=torch.int64, device=newest.device)
+        is_newest = torch.from_numpy(self.after == 0).to(newest.device)
+        ids[is_newest] = newest
+        ids[~is_newest] = torch.from_numpy(self.tokens).to(newest.device)
+        return ids
+
     @property
     def read(self) -> NDArray[np.int64]:
         """The positions whose logits are wanted."""

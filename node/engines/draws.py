@@ -56,7 +56,7 @@ class Draws:
 
     def __init__(self, seed: int, temperature: float, device: torch.device, vocabulary: int | None = None) -> None:
         self._vocabulary = vocabulary
-        self._seed, self._temperature, self._device = seed, temperature, device
+        self._seed, self._temperature, self.device = seed, temperature, device
         self._keyed = is_for_triton(device)
         self._keys = _keys(seed, np.empty(0, np.int64), np.empty(0, np.int64), device)
         self._uniforms = torch.empty(0)
@@ -66,12 +66,12 @@ class Draws:
         """Prepares the next ``steps`` draws, for rows that hold these completions, at these positions now."""
         self._next = 0
         if self._keyed:
-            self._keys = _keys(self._seed, completions, positions, self._device)
+            self._keys = _keys(self._seed, completions, positions, self.device)
             return
         numbers = torch.from_numpy(uniforms(self._seed, completions, positions, steps))
         # A device without double precision must not round a number up to 1.
-        exact = numbers if self._device.type != "mps" else (numbers * 2**24).floor().mul_(2.0**-24).float()
-        self._uniforms = exact.to(self._device)
+        exact = numbers if self.device.type != "mps" else (numbers * 2**24).floor().mul_(2.0**-24).float()
+        self._uniforms = exact.to(self.device)
 
     def uniforms(
         self, completions: NDArray[np.int64], positions: NDArray[np.int64], steps: int

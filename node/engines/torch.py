@@ -5,8 +5,9 @@ join as soon as an eighth of the rows is free. Token log-probabilities come from
 and equal calls give equal samples: a token depends on the seed, its completion and its position (``draws``), on the
 batch around it, on the number of threads, on the layout of the cache and on guesses that were verified only by the
 rounding of its logits. Keys and values live for one call: those of old weights are never read under new ones. In
-float32 on a CPU a conversation keeps them over all its turns, and each goes at its own pace. Elsewhere, and where a
-template writes earlier turns again, conversations go in step, and each turn computes their rows anew (``turns``).
+float32 on a CPU, and on a GPU with Triton, a conversation keeps them over all its turns, and each goes at its own pace.
+Elsewhere, and where a template writes earlier turns again, conversations go in step, and each turn computes their rows
+anew (``turns``).
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class TorchEngine:
             look_every if look_every is not None else LOOK_EVERY.get(policy.device.type, LOOK_EVERY_ELSEWHERE)
         )
         drafts = policy.parameters >= DRAFTING_WEIGHTS if drafts is None else drafts
-        verifies = self._look_every == 1 and self._decoder.verifies_drafts
+        verifies = exact and self._look_every == 1 and self._decoder.verifies_drafts
         self.drafting: Final = Drafting() if drafts and verifies else None
         self._version = 0
         self._longest_conversation = 0  # that a row had after its prompt in earlier calls, in tokens

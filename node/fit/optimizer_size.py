@@ -20,6 +20,7 @@ BLOCK: Final = 256  # moments that share a scale, as in bitsandbytes
 # Tensors with fewer weights (norms, biases) keep float32 moments, as in bitsandbytes: they hardly cost anything.
 SMALLEST_IN_8_BITS: Final = 4096
 SLICE_ELEMENTS: Final = 1 << 20  # of a tensor that a step handles at once; whole blocks
+SLICES_ON_A_CARD: Final = 5  # at once there, where a step needs six bytes besides for each of their elements
 STEP_BYTES: Final = 8 * 4 * SLICE_ELEMENTS  # the gradient of a slice, and what the CPU's 8-bit step keeps besides
 
 

@@ -24,7 +24,7 @@ from node.engines.cache_size import NO_CACHE, AttentionShape, CachePlan, plan_ca
 from node.engines.decoder import Drafts, Parted, Prefilled, right_aligned
 from node.engines.lean.architectures import Architecture, ModelShape, shape_of
 from node.engines.lean.attention import attention_for, by_causal_products, empty_mask, joined
-from node.engines.lean.device_rows import DevicePrompts, DeviceRows
+from node.engines.lean.device_rows import DevicePass, DevicePrompts, DeviceRows
 from node.engines.lean.packing import LayerWeights, Norm, WeightPacker
 from node.engines.lean.passes import Pass, RowPositions, Run
 from node.engines.lean.rotations import Rotations
@@ -140,10 +140,10 @@ class LeanDecoder:
     def leave(self, ended: Sequence[int], holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
         into, source = (torch.tensor(indices, dtype=torch.int64, device=self._device) for indices in (holes, tails))
         self._positions.leave(into, source)
-        if isinstance(self._rows, RowSlots):
-            self._rows.leave(ended, holes, tails, rows)
-        else:
+        if isinstance(self._rows, RowTimeline):
             self._rows.leave(into, source, (holes, tails), rows)
+        else:
+            self._rows.leave(ended, holes, tails, rows)
         if self._prompts is not None:
             self._prompts.leave(ended, holes, tails, rows)
 
@@ -175,15 +175,11 @@ class LeanDecoder:
 
     @property
     def verifies_drafts(self) -> bool:
-        return self._compiled
+        return isinstance(self._rows, RowSlots)
 
     def step(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
         if isinstance(self._rows, DeviceRows):
-            present = self._rows.rows
-            self._positions.tokens[:present].copy_(tokens)
-            logits = self._graphs.logits(graph_rows(present, len(self._positions.tokens)))
-            self._advance(1)
-            return logits[:present]
+            return self._step_on_device(tokens, drafts, self._rows)
         if isinstance(self._rows, RowTimeline):
             self._rows.make_room()
         of_pass = self._positions.next_pass(tokens, drafts, self._rows, self._prompts)
@@ -198,12 +194,39 @@ class LeanDecoder:
         self._advance(1 if drafts is None else drafts.counts + 1)
         return self._logits(x)[: of_pass.wanted]
 
-    def _step_by_kernels(self, rows: int) -> Tensor:
-        """Returns the logits after the newest tokens of the first ``rows`` rows, present or not."""
-        x = functional.embedding(self._positions.tokens[:rows], self._weights.embedding)
+    def _step_on_device(self, tokens: Tensor, drafts: Drafts | None, rows: DeviceRows) -> Tensor:
+        if drafts is not None:
+            logits = self._by_kernels(
+                DevicePass.of_drafts(tokens, drafts, self._positions.positions, rows, self._device_prompts)
+            )
+            self._advance(drafts.counts + 1)
+            return logits
+        present = rows.rows
+        self._positions.tokens[:present].copy_(tokens)
+        logits = self._graphs.logits(graph_rows(present, len(self._positions.tokens)))
+        self._advance(1)
+        return logits[:present]
+
+    def _step_by_kernels(self, count: int) -> Tensor:
+        """Returns the logits after the newest tokens of the first ``count`` rows, present or not."""
+        rows, prompts, of_rows = self._own_slots, self._device_prompts, self._positions
+        assert isinstance(rows, DeviceRows)
+        places = None if prompts is None else prompts.device_places
+        return self._by_kernels(DevicePass(of_rows.tokens[:count], rows.seats, of_rows.positions, places))
+
+    def _by_kernels(self, of_pass: DevicePass) -> Tensor:
+        x = functional.embedding(of_pass.tokens, self._weights.embedding)
         for index, layer in enumerate(self._weights.layers):
-            x = self._rest_of_layer(x, self._attend_by_kernels(x, layer, index), layer)
+            mixed = self._attend_by_kernels(x, layer, index, of_pass)
+            if index == len(self._weights.layers) - 1 and of_pass.read is not None:
+                x, mixed = x[of_pass.read], mixed[of_pass.read]
+            x = self._rest_of_layer(x, mixed, layer)
         return self._logits(x)
+
+    @property
+    def _device_prompts(self) -> DevicePrompts | None:
+        assert not isinstance(self._prompts, SeatedPrompts)
+        return self._prompts
 
     def take_back(self, counts: NDArray[np.int64]) -> None:
         self._advance(-counts)
@@ -266,12 +289,12 @@ class LeanDecoder:
         joint = layer.queries_keys_values.plain(self._norm(x, layer.attention_norm))
         return joint.view(-1, shape.kv_heads, shape.queries + 2, shape.head_size)
 
-    def _attend_by_kernels(self, x: Tensor, layer: LayerWeights, index: int) -> Tensor:
-        """Keeps each row's newest key and value. Returns attention's output over its past, (n, query heads × size)."""
-        rows, prompts = self._rows, self._prompts
-        assert self._kernels is not None and isinstance(rows, DeviceRows) and not isinstance(prompts, SeatedPrompts)
+    def _attend_by_kernels(self, x: Tensor, layer: LayerWeights, index: int, of_pass: DevicePass) -> Tensor:
+        """Keeps each token's key and value. Returns attention's output over its past, (n, query heads × size)."""
+        rows, prompts = self._rows, self._device_prompts
+        assert self._kernels is not None and isinstance(rows, DeviceRows)
         heads, table = self._unrotated(x, layer), self._rotations.angles
-        return self._kernels.attend(heads, layer.head_scale, table, index, rows, prompts, self._positions.positions)
+        return self._kernels.attend(heads, layer.head_scale, table, index, rows, prompts, of_pass)
 
     def _attend(self, heads: Tensor, index: int) -> Tensor:
         """Writes each row's newest key and value. Returns attention's output over its past, (n, query heads × size)."""
@@ -349,11 +372,12 @@ class LeanDecoder:
 
     def _lengthen(self, slots: int) -> None:
         """Afterwards each row has at least so many slots, and at least one and a half times as many as before."""
+        self._graphs.forget()
         plan = self._plan.with_slots(max(slots, self._plan.slots * 3 // 2))
         parts = plan.parts(self.attention_shape)
         store = torch.zeros(sum(parts), dtype=self._dtype, device=self._device)
         own_keys, own_values, keys, values = torch.split(store, list(parts))
-        self._own_slots.move(*self._divided(own_keys, own_values, plan.rows, plan.slots, transposed=True))
+        self._own_slots.move(*self._divided(own_keys, own_values, plan.rows, plan.slots, transposed=self._compiled))
         if self._prompts is not None:
             self._prompts.move(*self._divided(keys, values, plan.prompts, plan.prompt_slots, transposed=False))
         self._rotations.make_table(plan.prompt_slots + plan.slots, self._shape.head_size)

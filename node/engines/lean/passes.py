@@ -67,7 +67,7 @@ class RowPositions:
         if isinstance(tokens, int):
             self.positions.add_(tokens)
         else:
-            self.positions[: len(tokens)] += torch.from_numpy(tokens)
+            self.positions[: len(tokens)] += torch.from_numpy(tokens).to(self.positions.device)
 
     def next_pass(
         self, tokens: Tensor, drafts: Drafts | None, rows: RowTimeline | RowSlots, prompts: SharedPrompts | None
@@ -89,9 +89,7 @@ class RowPositions:
         computed = len(row_of)
         count = _computed(computed)
         tokens, positions = (torch.zeros(count, dtype=torch.int64) for _ in range(2))
-        first_of_row = torch.from_numpy(after == 0)
-        tokens[:computed][first_of_row] = newest
-        tokens[:computed][~first_of_row] = torch.from_numpy(drafts.tokens)
+        tokens[:computed] = drafts.following(newest)
         positions[:computed] = self.positions[torch.from_numpy(row_of)] + torch.from_numpy(after)
         seats = prompts.seats_of(row_of, count) if isinstance(prompts, SeatedPrompts) else None
         where = _slots_of(rows, row_of, after)

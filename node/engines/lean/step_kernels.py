@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from node.engines.lean.architectures import ModelShape
-from node.engines.lean.device_rows import DevicePrompts, DeviceRows
+from node.engines.lean.device_rows import DevicePass, DevicePrompts, DeviceRows
 from node.kernels.dispatch import is_for_triton
 from node.kernels.trial import agrees
 
@@ -30,12 +30,12 @@ class StepKernels:
         layer: int,
         rows: DeviceRows,
         prompts: DevicePrompts | None,
-        positions: Tensor,
+        of_pass: DevicePass,
     ) -> Tensor:
         """Norms and rotates queries and keys in ``heads``, (n, kv heads, queries + 2, size), in place, and keeps keys
         and values. Returns attention's output over each row's past, (n, query heads × size).
 
-        ``table`` as of ``rotate_and_keep``; ``positions``, (rows,) int64, of each row's newest token.
+        ``table`` as of ``rotate_and_keep``.
         """
         from node.kernels.decoding.triton_attention import Rows, attend, rotate_and_keep
 
@@ -43,11 +43,12 @@ class StepKernels:
             rows.layer_keys[layer],
             rows.layer_values[layer],
             rows.device_starts,
-            positions,
+            of_pass.seats,
+            of_pass.positions,
             None if prompts is None else prompts.layer_keys[layer],
             None if prompts is None else prompts.layer_values[layer],
-            rows.device_starts if prompts is None else prompts.device_places,
-            rows.device_starts if prompts is None else prompts.device_lengths,
+            of_pass.seats if of_pass.places is None else of_pass.places,
+            of_pass.seats if prompts is None else prompts.device_lengths,
         )
         rotate_and_keep(heads, head_scale, table, self._shape.epsilon, held)
         return attend(heads, held, self._processors).flatten(1)

@@ -11,6 +11,7 @@ from node.kernels.decoding.triton_mlp import gate
 from node.kernels.trial import differ
 
 ROWS, KV_HEADS, SLOTS, OWN, INNER = 3, 2, 160, 5, 96
+SEATS = 1, 2, 0
 
 
 def disagreement(queries: int, size: int, device: torch.device, dtype: torch.dtype) -> str | None:
@@ -30,9 +31,8 @@ def disagreement(queries: int, size: int, device: torch.device, dtype: torch.dty
     keys, values, prompt_keys, prompt_values = (normal(ROWS, KV_HEADS, SLOTS, size) for _ in range(4))
     lengths = [SLOTS, 7, SLOTS - 1]
     positions = numbers(*(length + OWN - 1 for length in lengths), of=torch.int64)
-    rows = Rows(
-        keys, values, numbers(0, 4, 9), positions, prompt_keys, prompt_values, numbers(0, 1, 2), numbers(*lengths)
-    )
+    prompts = prompt_keys, prompt_values, numbers(0, 1, 2), numbers(*lengths)
+    rows = Rows(keys, values, numbers(9, 0, 4), numbers(*SEATS), positions, *prompts)
     heads = normal(ROWS, KV_HEADS, queries + 2, size)
     angles = torch.rand(SLOTS + OWN, size // 2, generator=random).to(device)
     table = torch.stack([angles.cos(), angles.sin()], -1).flatten(1)
@@ -57,9 +57,10 @@ def _rotated(x: Tensor, angles: Tensor) -> Tensor:
 
 def _attended(rows: Rows, heads: Tensor, row: int) -> Tensor:
     assert rows.prompt_keys is not None and rows.prompt_values is not None
-    first, length = int(rows.starts[row]), int(rows.prompt_lengths[row])
+    seat, length = SEATS[row], int(rows.prompt_lengths[row])
+    first = int(rows.starts[seat])
     own, shared = slice(first, first + OWN), slice(SLOTS - length, SLOTS)
-    keys = torch.cat([rows.prompt_keys[row, :, shared], rows.keys[row, :, own]], 1).float()
-    values = torch.cat([rows.prompt_values[row, :, shared], rows.values[row, :, own]], 1).float()
+    keys = torch.cat([rows.prompt_keys[row, :, shared], rows.keys[seat, :, own]], 1).float()
+    values = torch.cat([rows.prompt_values[row, :, shared], rows.values[seat, :, own]], 1).float()
     query = heads[row, :, :-2].float()
     return torch.softmax(query @ keys.transpose(1, 2) * query.shape[-1] ** -0.5, -1) @ values

@@ -4,7 +4,8 @@
 ``attend``           attention of each row's queries over its shared prompt and over its own slots, in one softmax
 
 Where the rows' tokens lie follows on the device from ``Rows``: no mask is made, and neither grid nor arguments depend
-on lengths. So steps of equal shapes are equal launches.
+on lengths. So steps of equal shapes are equal launches. What a row reads at once are several rows with one seat and
+positions that follow each other: all are kept before the first attends, and none sees what comes after it.
 
 Bytes: each row's keys and values once; a shared prompt's once for every row that continues it, which the processor's
 second-level cache serves when the rows of a prompt run together. Scores, softmax and sums are in float32. A weight of
@@ -38,20 +39,22 @@ _STAGES: Final = 2 if _IS_AMD else 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Where the batch's tokens lie. ``keys`` and ``values`` are one layer's, contiguous; R rows have room.
+    """Where the tokens of n rows lie. ``keys`` and ``values`` are one layer's, contiguous, with S seats.
 
-    Row r's own tokens lie in slots ``starts[r]`` to ``starts[r] + positions[r] - prompt_lengths[places[r]]``, the last
-    of which is the newest token's. Without shared prompts ``prompt_keys`` is None, and the subtracted length 0. A slot
-    past the last is the last: such a row has ended, and nobody reads its result.
+    Row r's own tokens lie at seat s = ``seats[r]`` in slots ``starts[s]`` to ``starts[s] + positions[r] -
+    prompt_lengths[places[r]]``, the last of which is the newest token's. Without shared prompts ``prompt_keys`` is
+    None, and the subtracted length 0. A slot past the last is the last: such a row has ended, and nobody reads its
+    result. Nor that of a row without a seat, s < 0, of which nothing is kept.
     """
 
-    keys: Tensor  # (R, kv heads, slots, size)
+    keys: Tensor  # (S, kv heads, slots, size)
     values: Tensor
-    starts: Tensor  # (R,) int32
-    positions: Tensor  # (R,) int64: of the newest token in its completion, prompt included
+    starts: Tensor  # (S,) int32
+    seats: Tensor  # (≥ n,) int32
+    positions: Tensor  # (≥ n,) int64: of the newest token in its completion, prompt included
     prompt_keys: Tensor | None  # (prompts, kv heads, prompt slots, size)
     prompt_values: Tensor | None
-    places: Tensor  # (R,) int32: each row's prompt
+    places: Tensor  # (≥ n,) int32: each row's prompt
     prompt_lengths: Tensor  # (prompts,) int32; a prompt lies at the end of its slots
 
     @property
@@ -69,7 +72,8 @@ def rotate_and_keep(heads: Tensor, head_scale: Tensor | None, table: Tensor, eps
     count, kv_heads, joint, size = heads.shape
     _rotate_and_keep[(count, kv_heads)](
         heads, heads if head_scale is None else head_scale, table, rows.keys, rows.values,
-        rows.starts, rows.positions, rows.places, rows.prompt_lengths, table.shape[0], rows.keys.shape[2], epsilon,
+        rows.starts, rows.seats, rows.positions, rows.places, rows.prompt_lengths, table.shape[0], rows.keys.shape[2],
+        epsilon,
         SHARED=rows.prompt_keys is not None, SCALED=head_scale is not None, KV_HEADS=kv_heads, QUERIES=joint - 2,
         HEADS=triton.next_power_of_2(joint - 1), SIZE=size, PAIRS=triton.next_power_of_2(size // 2), num_warps=_WARPS,
     )  # fmt: skip
@@ -99,8 +103,8 @@ def attend(heads: Tensor, rows: Rows, processors: int) -> Tensor:
     }
     _attend[(count * kv_heads, splits)](
         heads, rows.keys, rows.values, prompt_keys, prompt_values, mixed, partial, logs,
-        rows.starts, rows.positions, rows.places, rows.prompt_lengths, rows.keys.shape[2], prompt_keys.shape[2],
-        size**-0.5,
+        rows.starts, rows.seats, rows.positions, rows.places, rows.prompt_lengths, rows.keys.shape[2],
+        prompt_keys.shape[2], size**-0.5,
         SHARED=rows.prompt_keys is not None, KV_HEADS=kv_heads, SPLITS=splits,
         BLOCK=min(64, max(16, TILE_BYTES // (padded * heads.element_size()))), **sizes,
         num_warps=_WARPS, num_stages=_STAGES,
@@ -119,9 +123,11 @@ def splits_for(programs: int, slots: int, processors: int) -> int:
 
 
 @triton.jit
-def _lies(row, starts, positions, places, lengths, slots, SHARED: tl.constexpr):
-    """Returns a row's first slot, the newest token's, its prompt's place and length, the newest token's position."""
-    start = tl.load(starts + row)
+def _lies(row, starts, seats, positions, places, lengths, slots, SHARED: tl.constexpr):
+    """Returns a row's seat, its first slot, the newest token's, its prompt's place and length, and the newest token's
+    position."""
+    seat = tl.load(seats + row)
+    start = tl.load(starts + tl.maximum(seat, 0))
     position = tl.load(positions + row).to(tl.int32)
     place = start * 0
     length = place
@@ -129,20 +135,20 @@ def _lies(row, starts, positions, places, lengths, slots, SHARED: tl.constexpr):
         place = tl.load(places + row)
         length = tl.load(lengths + place)
     newest = tl.minimum(tl.maximum(start + position - length, start), slots - 1)
-    return start, newest, place, length, position
+    newest = tl.where(seat < 0, start, newest)
+    return seat, start, newest, place, length, position
 
 
 @triton.jit(do_not_specialize=["length"])
 def _rotate_and_keep(
-    heads, scale, table, keys, values, starts, positions, places, lengths, length, slots, epsilon,
+    heads, scale, table, keys, values, starts, seats, positions, places, lengths, length, slots, epsilon,
     SHARED: tl.constexpr, SCALED: tl.constexpr, KV_HEADS: tl.constexpr, QUERIES: tl.constexpr, HEADS: tl.constexpr,
     SIZE: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     row, kv_head = tl.program_id(0), tl.program_id(1)
-    _, newest, _, _, position = _lies(row, starts, positions, places, lengths, slots, SHARED)
-    batch = (row * KV_HEADS + kv_head).to(tl.int64)
-    heads += batch * (QUERIES + 2) * SIZE
-    kept = (batch * slots + newest) * SIZE
+    seat, _, newest, _, _, position = _lies(row, starts, seats, positions, places, lengths, slots, SHARED)
+    heads += (row * KV_HEADS + kv_head).to(tl.int64) * (QUERIES + 2) * SIZE
+    kept = ((seat * KV_HEADS + kv_head).to(tl.int64) * slots + newest) * SIZE
     each, pair = tl.arange(0, HEADS)[:, None], tl.arange(0, PAIRS)[None, :]
     there = (each <= QUERIES) & (2 * pair < SIZE)
     at = each * SIZE + 2 * pair
@@ -160,13 +166,14 @@ def _rotate_and_keep(
     is_query = there & (each < QUERIES)
     tl.store(heads + at, rotated_x, mask=is_query)
     tl.store(heads + at + 1, rotated_y, mask=is_query)
-    is_key = there & (each == QUERIES)
+    is_key = there & (each == QUERIES) & (seat + each * 0 >= 0)
     to_key = keys + kept + 2 * pair + each * 0
     tl.store(to_key, rotated_x, mask=is_key)
     tl.store(to_key + 1, rotated_y, mask=is_key)
     coordinate = tl.arange(0, 2 * PAIRS)
     value = tl.load(heads + (QUERIES + 1) * SIZE + coordinate, mask=coordinate < SIZE, other=0.0)
-    tl.store(values + kept + coordinate, value, mask=coordinate < SIZE)
+    is_value = (coordinate < SIZE) & (seat + coordinate * 0 >= 0)
+    tl.store(values + kept + coordinate, value, mask=is_value)
 
 
 @triton.jit
@@ -200,14 +207,14 @@ def _over(
 @triton.jit
 def _attend(
     heads, keys, values, prompt_keys, prompt_values, mixed, partial, logs,
-    starts, positions, places, lengths, slots, prompt_slots, scale,
+    starts, seats, positions, places, lengths, slots, prompt_slots, scale,
     SHARED: tl.constexpr, KV_HEADS: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
     QUERIES: tl.constexpr, PADDED_QUERIES: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """Program (batch, part): places ``low`` to ``high`` of the row, counted through its prompt, then its own slots."""
     batch, part = tl.program_id(0), tl.program_id(1)
     row, kv_head = batch // KV_HEADS, batch % KV_HEADS
-    start, newest, place, length, _ = _lies(row, starts, positions, places, lengths, slots, SHARED)
+    seat, start, newest, place, length, _ = _lies(row, starts, seats, positions, places, lengths, slots, SHARED)
     places_in_all = length + newest + 1 - start
     share = tl.cdiv(tl.cdiv(places_in_all, SPLITS), BLOCK) * BLOCK
     low = part * share
@@ -226,7 +233,7 @@ def _attend(
             query, prompt_keys + first, prompt_values + first, skipped + low, skipped + tl.minimum(high, length),
             highest, total, sums, scale, SIZE, PADDED, BLOCK,
         )  # fmt: skip
-    first = batch.to(tl.int64) * slots * SIZE
+    first = (tl.maximum(seat, 0) * KV_HEADS + kv_head).to(tl.int64) * slots * SIZE
     before = start - length
     highest, total, sums = _over(
         query, keys + first, values + first, before + tl.maximum(low, length), before + high,

@@ -142,7 +142,7 @@ class MasterAdamW:
             if name in self._copied:
                 completed(lambda: scratch.write(parameter.detach().view(-1)[part], master.view(-1)[part]))
 
-        for index, part in enumerate(slices_of(gradient.numel())):
+        for index, part in enumerate(slices_of(gradient.numel(), self._device)):
             step_slice(index, part)
 
     def masters(self) -> Mapping[str, Tensor]:
@@ -205,7 +205,7 @@ def _norm(gradients: Mapping[str, Tensor]) -> float:
     norms = [
         torch.linalg.vector_norm(gradient[part], dtype=torch.float32)
         for gradient in gradients.values()
-        for part in slices_of(gradient.numel())
+        for part in slices_of(gradient.numel(), gradient.device)
     ]
     return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
 

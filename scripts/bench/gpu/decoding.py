@@ -46,8 +46,8 @@ def _batch(bench: Bench, prompts: int, completions: int, prompt: int, own: int) 
     prompt_keys, prompt_values = (normal(prompts, KV_HEADS, prompt, SIZE) for _ in range(2))
     positions = torch.full((rows,), prompt + own - 1, device=bench.device)
     lengths = torch.full((prompts,), prompt, device=bench.device, dtype=torch.int32)
-    starts = torch.zeros_like(places)
-    held = Rows(keys, values, starts, positions, prompt_keys, prompt_values, places, lengths)
+    seats = torch.arange(rows, device=bench.device, dtype=torch.int32)
+    held = Rows(keys, values, torch.zeros_like(seats), seats, positions, prompt_keys, prompt_values, places, lengths)
     return normal(rows, KV_HEADS, QUERIES + 2, SIZE), held
 
 

@@ -17,6 +17,7 @@ from scripts.bench.gpu.head import head
 from scripts.bench.gpu.learner import LEARNERS, learner_round
 from scripts.bench.gpu.lengths import lengths
 from scripts.bench.gpu.limits import limits
+from scripts.bench.gpu.turns import turns
 from scripts.bench.gpu.weights import sparse_updates, weight_diffs
 from scripts.bench.gpu.whole_node import whole_node
 
@@ -43,6 +44,7 @@ SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
         "drawing": Section(drawing, 40),
         "head": Section(head, 50),
         "engine": Section(engine, 60),
+        "turns": Section(turns, 60),
         "beside": Section(beside, 40),
     }
     | {name: Section(partial(learner_round, name=name), 70) for name in LEARNERS}

@@ -111,15 +111,17 @@ def test_a_conversation_that_is_read_anew_goes_on_after_what_is_read_and_nothing
     samples = [(of, each) for of, group in zip(requests, found, strict=True) for each in group.samples]
     assert any(each.anew for _, each in samples)
     for request, each in samples:
-        ends = [*(place for place, _ in each.observed), len(each.token_ids)]
-        read, begin = list(request.prompt_ids), 0
-        for turn, end in enumerate(ends):
-            action = each.token_ids[begin:end].tolist()
-            assert_allclose(each.logps[begin:end], logps_by_forward(policy, read, action, 1.0), atol=1e-4)
-            if turn < len(each.observed):
-                heard = list(each.observed[turn][1])
-                read = heard if end in each.anew else [*read, *action, *heard]
-            begin = end
+        assert_sampled_after_what_was_read(policy, request, each)
+
+
+def assert_sampled_after_what_was_read(policy: Policy, request: GenerationRequest, sample: Sample) -> None:
+    """Each action has the log-probabilities of the model's own forward pass."""
+    read, begin = list(request.prompt_ids), 0
+    for end, heard in (*sample.observed, (len(sample.token_ids), ())):
+        action = sample.token_ids[begin:end].tolist()
+        assert_allclose(sample.logps[begin:end], logps_by_forward(policy, read, action, 1.0), atol=1e-4)
+        read = list(heard) if end in sample.anew else [*read, *action, *heard]
+        begin = end
 
 
 @pytest.mark.parametrize("shared", [False, True])

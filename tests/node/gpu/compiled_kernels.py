@@ -173,7 +173,7 @@ def launch_decoding(dtype: torch.dtype) -> None:
     for queries, size, shared in [(7, 64, True), (4, 128, True), (1, 256, False)]:
         cache = zeros(4, 2, 320, size)
         prompts = cache if shared else None
-        rows = Rows(cache, cache, places, places.long(), prompts, prompts, places, places)
+        rows = Rows(cache, cache, places, places, places.long(), prompts, prompts, places, places)
         heads = zeros(4, 2, queries + 2, size)
         rotate_and_keep(heads, None if shared else zeros(queries + 1, size), torch.zeros(64, size), 1e-6, rows)
         attend(heads, rows, 1000 if size == 128 else 1)

@@ -43,7 +43,8 @@ def case(
     kv_heads: int = 2,
 ) -> Case:  # fmt: skip
     """``lengths``: of each row its prompt and its own tokens, the newest included. Rows r and r + 1 of an even r share
-    a prompt. ``bias``: of one coordinate of all keys, as a trained bias makes it."""
+    a prompt. Rows lie in the opposite order, and the first seat is free. ``bias``: of one coordinate of all keys, as a
+    trained bias makes it."""
     random = torch.Generator().manual_seed(len(lengths) * queries + size)
     normal = partial(torch.randn, generator=random)
     room, most = len(lengths) + 1, max(max(pair) for pair in lengths)
@@ -52,17 +53,18 @@ def case(
     keys[..., 0] += bias
     prompt_keys[..., 0] += bias
     heads = normal(len(lengths), kv_heads, queries + 2, size).to(dtype)
-    starts, positions, places = (torch.zeros(room, dtype=torch.int32) for _ in range(3))
+    starts, seats, positions, places = (torch.zeros(room, dtype=torch.int32) for _ in range(4))
     prompt_lengths = torch.zeros(room, dtype=torch.int32)
     seen_keys, seen_values = [], []
     for row, (prompt, own) in enumerate(lengths):
         place = row // 2
         prompt = lengths[place * 2][0] if shared else prompt
-        starts[row], places[row], prompt_lengths[place] = row if shared else 3, place, prompt
+        seat = seats[row] = len(lengths) - row
+        starts[seat], places[row], prompt_lengths[place] = row if shared else 3, place, prompt
         positions[row] = prompt + own - 1
         kept = own if shared else prompt + own
-        own_slots = slice(int(starts[row]), int(starts[row]) + kept)
-        parts = [(keys[row, :, own_slots], values[row, :, own_slots])]
+        own_slots = slice(int(starts[seat]), int(starts[seat]) + kept)
+        parts = [(keys[seat, :, own_slots], values[seat, :, own_slots])]
         if shared:
             parts.append((prompt_keys[place, :, slots - prompt :], prompt_values[place, :, slots - prompt :]))
         seen_keys.append(torch.cat([key for key, _ in parts], dim=1).double())
@@ -71,6 +73,7 @@ def case(
         keys,
         values,
         starts,
+        seats,
         positions.long(),
         prompt_keys if shared else None,
         prompt_values if shared else None,
@@ -142,12 +145,22 @@ def test_keys_are_rotated_where_they_belong_and_values_copied_and_nothing_else_i
         assert torch.equal(found.heads[:, :, 3:], before[:, :, 3:])
         for row in range(3):
             length = int(found.rows.prompt_lengths[row // 2]) if shared else 0
-            slot = int(found.rows.starts[row] + found.rows.positions[row]) - length
-            assert ((found.rows.keys[row, :, slot].double() - expected[row, :, 3]).abs() <= allowed[row, :, 3]).all()
-            assert torch.equal(found.rows.values[row, :, slot], before[row, :, 4])
+            seat = int(found.rows.seats[row])
+            slot = int(found.rows.starts[seat] + found.rows.positions[row]) - length
+            assert ((found.rows.keys[seat, :, slot].double() - expected[row, :, 3]).abs() <= allowed[row, :, 3]).all()
+            assert torch.equal(found.rows.values[seat, :, slot], before[row, :, 4])
             for cache, earlier in ((found.rows.keys, keys), (found.rows.values, values)):
-                cache[row, :, slot] = earlier[row, :, slot]
+                cache[seat, :, slot] = earlier[seat, :, slot]
         assert torch.equal(found.rows.keys, keys) and torch.equal(found.rows.values, values)
+
+
+def test_of_a_row_without_a_seat_nothing_is_kept() -> None:
+    found = case([(4, 2), (9, 5)], shared=True, queries=3, size=24, dtype=torch.float32)
+    found.rows.seats.fill_(-1)
+    keys, values = found.rows.keys.clone(), found.rows.values.clone()
+    triton_attention.rotate_and_keep(found.heads, None, torch.ones(30, 24), 1e-6, found.rows)
+    assert triton_attention.attend(found.heads, found.rows, 1).isfinite().all()
+    assert torch.equal(found.rows.keys, keys) and torch.equal(found.rows.values, values)
 
 
 def rotated(found: Case, scale: Tensor | None, angles: Tensor) -> Tensor:

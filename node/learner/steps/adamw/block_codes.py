@@ -47,7 +47,7 @@ class BlockCodes:
     def fill(self, values: Tensor) -> None:
         """Rounds float32 ``values`` of the same shape, on any device, to the codes."""
         device = self.codes.device
-        for part in slices_of(self.codes.numel()):
+        for part in slices_of(self.codes.numel(), self.codes.device):
             codes, scales = self.part(part)
             rounded, state = operators().quantize_blockwise(
                 values.reshape(-1)[part].to(device), code=code_book(device, signed=self.signed), blocksize=BLOCK
@@ -58,7 +58,7 @@ class BlockCodes:
     def values(self) -> Tensor:
         """Returns what the codes stand for, in float32."""
         values = torch.empty(self.codes.shape, device=self.codes.device)
-        for part in slices_of(self.codes.numel()):
+        for part in slices_of(self.codes.numel(), self.codes.device):
             codes, scales = self.part(part)
             book = code_book(codes.device, signed=self.signed)
             values.view(-1)[part] = operators().dequantize_blockwise(codes, absmax=scales, code=book, blocksize=BLOCK)

@@ -79,7 +79,7 @@ class EightBitMoments(Moments[_Moments]):
         moments.steps[index] += 1
 
     def _zeros(self, weights: Tensor) -> _Moments:
-        steps = [0 for _ in slices_of(weights.numel())]
+        steps = [0 for _ in slices_of(weights.numel(), weights.device)]
         return _Moments(BlockCodes.zeros(weights, signed=True), BlockCodes.zeros(weights, signed=False), steps)
 
 

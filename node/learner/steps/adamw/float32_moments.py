@@ -57,6 +57,6 @@ class Float32Moments(Moments[_Moments]):
         moments.steps[index] += 1
 
     def _zeros(self, weights: Tensor) -> _Moments:
-        steps = [0 for _ in slices_of(weights.numel())]
+        steps = [0 for _ in slices_of(weights.numel(), weights.device)]
         count = torch.zeros((), device=weights.device)
         return _Moments(torch.zeros_like(weights), torch.zeros_like(weights), steps, count)

@@ -11,13 +11,20 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from node.fit.optimizer_size import SLICE_ELEMENTS
+from node.fit.optimizer_size import SLICE_ELEMENTS, SLICES_ON_A_CARD
 
 
-def slices_of(elements: int) -> Iterator[slice]:
-    """Yields the parts of a flat tensor of so many ``elements``, all but the last of ``SLICE_ELEMENTS``."""
-    for begin in range(0, elements, SLICE_ELEMENTS):
-        yield slice(begin, min(begin + SLICE_ELEMENTS, elements))
+def slice_elements(device: torch.device) -> int:
+    """Returns how much of a tensor on ``device`` is handled at once. On a card the host starts every slice, and it is
+    the host that is waited for."""
+    return SLICE_ELEMENTS * (SLICES_ON_A_CARD if device.type == "cuda" else 1)
+
+
+def slices_of(elements: int, device: torch.device) -> Iterator[slice]:
+    """Yields the parts of a flat tensor of so many ``elements``, all but the last of ``slice_elements``."""
+    length = slice_elements(device)
+    for begin in range(0, elements, length):
+        yield slice(begin, min(begin + length, elements))
 
 
 class Scratch:
@@ -31,7 +38,7 @@ class Scratch:
         self, masters: torch.device, parameters: torch.device, elements: int, dtypes: Iterable[torch.dtype]
     ) -> None:
         """``elements`` is the size of the largest tensor; ``dtypes`` are those of parameters and gradients."""
-        room = min(elements, SLICE_ELEMENTS)
+        room = min(elements, slice_elements(masters))
         self._float32 = torch.empty(room, device=masters, dtype=torch.float32)
         self._crosses = masters != parameters
         self._crossing = {

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 import triton
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from node.engines import cache_size
 from node.engines.draws import Draws
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.lean import step_kernels
@@ -22,6 +24,7 @@ from node.engines.torch import TorchEngine, decoder_for
 from node.kernels.decoding import agreement
 from node.policy.policy import Policy
 from tests.node.engines.test_torch_engine import check, logps_by_forward
+from tests.node.engines.test_turns import Said, asked, assert_sampled_after_what_was_read
 
 pytestmark = pytest.mark.usefixtures("by_triton")
 Load = Callable[..., Policy]
@@ -50,6 +53,22 @@ def test_bfloat16_agrees_with_the_exact_model_as_far_as_it_rounds(load_policy: L
     for sample in TorchEngine(policy, rows=4, seed=0, shared_prompts=True).generate(asked, Sampling())[0]:
         expected = logps_by_forward(exact, [5, 9, 3], sample.token_ids.tolist(), 1.0)
         np.testing.assert_allclose(sample.logps, expected, atol=0.12)
+
+
+@pytest.mark.parametrize(("name", "shared", "look_every"), [("qwen3", True, 3), ("neox", False, 1)])
+def test_conversations_keep_their_rows_over_turns_and_the_log_probabilities_are_the_forward_passs(
+    load_policy: Load, name: str, shared: bool, look_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_size, "SLOT_MULTIPLE", 8)
+    policy, request = load_policy(name), asked(2)[1]
+    engine = TorchEngine(policy, rows=2, seed=0, shared_prompts=shared, look_every=look_every)
+    decoder: Any = engine._decoder
+    longer = decoder._lengthen = Mock(side_effect=decoder._lengthen)
+    (found,) = engine.advance([request], Sampling(1.0, 5), turns=Said(turns=3, most=8))
+    assert len(found.samples) == 2 and all(len(each.observed) == 2 for each in found.samples)
+    for sample in found.samples:
+        assert_sampled_after_what_was_read(policy, request, sample)
+    assert longer.called
 
 
 class Launches(TorchDispatchMode):
