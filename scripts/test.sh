@@ -42,6 +42,6 @@ stage types "$VENV/bin/mypy"
 workers="$(getconf _NPROCESSORS_ONLN)"
 workers=$((workers < 4 ? workers : 4))
 [ -n "$QUICK" ] || workers=$((workers + 1))
-stage tests "$VENV/bin/python" -m pytest --numprocesses "$workers" --dist worksteal --durations=40 --durations-min=5 \
+stage tests "$VENV/bin/python" -m pytest --numprocesses "$workers" --dist worksteal --processor-seconds 40 \
     ${QUICK:+-m "not processes"} "$@"
 say "all passed${QUICK:+; the tests that start processes were left out}"

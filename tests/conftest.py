@@ -9,7 +9,10 @@ are ready with a generator of its own, which is seeded here, so that such a stor
 """
 
 import gc
+import itertools
 import os
+from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -49,3 +52,45 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     gc.unfreeze()  # otherwise triton reports its own objects as leaked
+
+
+PROCESSOR_SECONDS = "processor_seconds"
+_began = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--processor-seconds", type=int, default=0, metavar="N", help="name the N files that took most processor time"
+    )
+
+
+def _processor_seconds() -> float:
+    """Processor time of this process and of those of its children that it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_began] = _processor_seconds()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    if call.when == "teardown":  # a property goes to the process that reports, also from a worker
+        item.user_properties.append((PROCESSOR_SECONDS, _processor_seconds() - item.stash[_began]))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """With ``--processor-seconds``: what all tests took, children included, and the files that took the most."""
+    shown: int = config.getoption("--processor-seconds")
+    if not shown:
+        return
+    files = Counter[str]()
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport) and report.when == "teardown":
+            properties: dict[str, Any] = dict(report.user_properties)
+            files[report.nodeid.partition("::")[0]] += properties[PROCESSOR_SECONDS]
+    terminalreporter.section(f"processor time of the tests: {files.total() / 60:.1f} minutes")
+    for name, seconds in files.most_common(shown):
+        terminalreporter.write_line(f"{seconds:7.1f} s {name}")

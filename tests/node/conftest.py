@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.cli import main as cli
+from tests.lighter_interpreter import lighten_interpreter
 
 
 @pytest.fixture
@@ -38,6 +39,7 @@ def by_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     from node.kernels import dispatch
 
+    lighten_interpreter()
     monkeypatch.setattr(dispatch, "TRITON_DEVICES", {"cpu"})
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -18,11 +18,13 @@ from scripts.bench.gpu.processes import run_apart
 from scripts.bench.gpu.results import SectionResult, line_of, read_lines, run_section, shares
 from scripts.bench.gpu.sections import FIRST_BUDGET, FIRST_SECONDS, SECTIONS, TOTAL_SECONDS, Section
 from swarm.exit_codes import ExitCode
+from tests.lighter_interpreter import lighten_interpreter
 
 CPU = torch.device("cpu")
 
 
 def interpreted(names: list[str], path: Path) -> dict[str, Any]:
+    lighten_interpreter()
     only = [flag for name in names for flag in ("--only", name)]
     code = command.main(["--interpret", "--json", str(path), *only])
     found: dict[str, Any] = json.loads(path.read_text())

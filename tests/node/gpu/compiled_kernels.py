@@ -1,24 +1,30 @@
 """Compiles the Triton kernels for cards that are not there, through the functions that launch them on a GPU.
 
-``python -m tests.node.gpu.compiled_kernels sm_90 …`` prints one JSON line for each kernel, configuration and target.
-Nothing is run: a launch ends after compilation, and what a kernel would have written is zeros.
+``python -m tests.node.gpu.compiled_kernels FILE sm_90 …`` prints one JSON line for each kernel, configuration and
+target. Nothing is run: a launch ends after compilation, and what a kernel would have written is zeros. FILE keeps the
+lines of a run. The next run compiles only what has another key: that of Triton's own cache, and this module's text.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import os
 import re
 import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 import triton
+from triton._C.libtriton import get_cache_invalidating_env_vars
 from triton.backends.compiler import GPUTarget
+from triton.compiler import get_cache_key, make_backend
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
@@ -77,20 +83,52 @@ def compile_for(number: int, name: str) -> None:
             launch_by_lengths(dtype, every)
 
 
-def compile_instead_of_launching() -> None:
-    launch = JITFunction.run
-    reported: set[str] = set()
+class Lines:
+    """The lines of this run, and of the last one whose were kept in ``file``."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._known: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
+        self._printed: dict[str, str] = {}
+
+    def known(self, key: str) -> str | None:
+        return self._printed.get(key) or self._known.get(key)
+
+    def print(self, key: str, line: str) -> None:
+        if key not in self._printed:  # two launches may take one kernel
+            self._printed[key] = line
+            print(line, flush=True)
+
+    def keep(self) -> None:
+        """Replaces the file, also where another process reads it."""
+        whole = self._file.with_suffix(f".{os.getpid()}")
+        whole.write_text(json.dumps(self._printed, indent=0))
+        whole.replace(self._file)
+
+
+def compile_instead_of_launching(lines: Lines) -> None:
+    launch, compile_afresh = JITFunction.run, triton.compiler.compile
+    how = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        log = io.StringIO()
-        with redirect_stdout(log):
-            kernel = launch(self, *arguments, grid=grid, warmup=True, **options)
-        if kernel.hash not in reported:  # what Triton has compiled before it keeps
-            reported.add(kernel.hash)
-            print(json.dumps(asdict(described(kernel, log.getvalue(), options.get("SIZE")))), flush=True)
-        return kernel
+        return launch(self, *arguments, grid=grid, warmup=True, **options)
+
+    def compile_once(source: Any, target: GPUTarget, options: dict[str, Any]) -> Any:
+        backend = make_backend(target)
+        chosen = backend.parse_options(options | source.parse_options())
+        key = get_cache_key(source, backend, chosen, get_cache_invalidating_env_vars())
+        key = hashlib.sha256(f"{how}-{key}".encode()).hexdigest()
+        line = lines.known(key)
+        if line is None:
+            log = io.StringIO()
+            with redirect_stdout(log):
+                kernel = compile_afresh(source, target, options)
+            constants = {source.fn.arg_names[path[0]]: value for path, value in source.constants.items()}
+            line = json.dumps(asdict(described(kernel, log.getvalue(), constants.get("SIZE"))))
+        lines.print(key, line)
 
     JITFunction.run = run
+    triton.compiler.compile = compile_once
     torch.empty, torch.empty_like = torch.zeros, torch.zeros_like  # type: ignore[assignment]
     triton.knobs.nvidia.dump_ptxas_log = True
 
@@ -205,8 +243,11 @@ def launch_by_lengths(dtype: torch.dtype, every: bool) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1].startswith("gfx"):
+    file, *targets = sys.argv[1:]
+    if targets[0].startswith("gfx"):
         torch.version.hip = "0"  # as a PyTorch for these cards has it: constants of kernels follow from it
-    compile_instead_of_launching()
-    for number, name in enumerate(sys.argv[1:]):
+    kept = Lines(Path(file))
+    compile_instead_of_launching(kept)
+    for number, name in enumerate(targets):
         compile_for(number, name)
+    kept.keep()

@@ -2,8 +2,9 @@
 
 Nothing is run. Compilers report shared memory and spilled registers; the code of the kernels whose results nodes
 compare byte by byte has no instruction that could round otherwise. Each kernel is compiled once for each target, and
-for ``ALL_CONFIGURATIONS`` also with the other arguments that change its code. gfx90a and sm_89 are left out, for the
-time it takes: they have the back ends of gfx942 and sm_80.
+for ``ALL_CONFIGURATIONS`` also with the other arguments that change its code. What compilers reported is kept in
+pytest's cache: a kernel is compiled again when it, its arguments, Triton or ``compiled_kernels`` change. gfx90a and
+sm_89 are left out, for the time it takes: they have the back ends of gfx942 and sm_80.
 """
 
 from __future__ import annotations
@@ -58,11 +59,13 @@ def launched_kernels() -> set[str]:
 @pytest.mark.processes
 @pytest.mark.parametrize("targets", [NVIDIA, AMD], ids=["nvidia", "amd"])
 def test_kernels_compile_within_the_smallest_cards_limits_and_the_exact_ones_round_nowhere_else(
-    targets: tuple[str, ...], tmp_path: Path
+    targets: tuple[str, ...], tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    command = [sys.executable, "-m", "tests.node.gpu.compiled_kernels", *targets]
+    assert pytestconfig.cache is not None
+    kept = pytestconfig.cache.mkdir("compiled_kernels") / f"{targets[0]}.json"
+    command = [sys.executable, "-m", "tests.node.gpu.compiled_kernels", str(kept), *targets]
     done = subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     compiled = [Compiled(**json.loads(line)) for line in done.stdout.splitlines()]
     for target in targets:

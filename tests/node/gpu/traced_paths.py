@@ -43,6 +43,7 @@ from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from node.state_sync.rebuild import bf16_copy, copy_into
 from protocol.weights.dense_weights import encode_dense
+from tests.lighter_interpreter import lighten_interpreter
 from tests.node.gpu.conftest import FAULTS, ROUNDS, STEPS
 from tests.node.gpu.stand_in_device import Found, Trace, install, traced
 from tests.node.learner import letter_node
@@ -271,6 +272,7 @@ ON_CUDA: Final[Mapping[str, Callable[[Trace], Found]]] = {
 
 def main(only: Sequence[str]) -> None:
     install(KIND)
+    lighten_interpreter()
     torch.set_num_threads(1)  # which Triton's interpreter requires
     steps: Any = decoder
     steps.recorder_for = lambda device: None  # each step is started by the host

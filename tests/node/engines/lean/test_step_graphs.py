@@ -19,7 +19,7 @@ from node.policy.policy import Policy
 from tests.node.engines.lean.recorded_calls import Recorder
 
 Load = Callable[..., Policy]
-ASKED = [GenerationRequest([5, 9, 3], 2, 9), GenerationRequest([7] * 9, 1, 6), GenerationRequest([4, 4], 2, 9)]
+ASKED = [GenerationRequest([5, 9, 3], 2, 6), GenerationRequest([7] * 9, 1, 4), GenerationRequest([4, 4], 2, 6)]
 
 
 @pytest.mark.usefixtures("by_triton")
