@@ -3,10 +3,10 @@
     python -m scripts.experiments.conversations [--rounds 30] [--seeds 1] [--json]
 
 Both train on the smallest grid. One was taught mostly shortest ways; the other, of another size and with other token
-ids, steps that lead nowhere (``scripts.experiments.turns``). The latter trains alone, and beside the former, whom it
-trusts, with otherwise equal settings. Every conversation is encoded, announced, fetched, replayed and compared as
-between nodes. Success is the mean reward of held-out episodes, sampled: the length of a shortest way as a part of the
-steps taken.
+ids, steps that lead nowhere (``scripts.experiments.harness.players``). The latter trains alone, and beside the former,
+whom it trusts, with otherwise equal settings. Every conversation is encoded, announced, fetched, replayed and compared
+as between nodes. Success is the mean reward of held-out episodes, sampled: the length of a shortest way as a part of
+the steps taken.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from typing import Any, Final
 
 from scripts.experiments.harness.nodes_run import execute
 from scripts.experiments.harness.plans import NodePlan, RunPlan, RunResult
+from scripts.experiments.harness.players import taught_model
 from scripts.experiments.models import MODELS_FOLDER
-from scripts.experiments.turns import ALPHABET, GAME, LEARNING, taught_model
 
+GAME: Final = "grid:tiny"
 EPISODES: Final = 200
 MEASURED_TIMES: Final = 3
+LEARNING: Final = {"foreign_groups": 0, "completions": 8, "learning_rate": 2e-3}
 SHARING: Final = {**LEARNING, "foreign_groups": "auto", "replay_seconds": 600.0}  # as if the machine were quiet
 TAUGHT_AIMLESS: Final = 0.2  # share of the walks that lead nowhere, of what the one that knows the game is taught
 
 
 def plan(seed: int, rounds: int, *, together: bool) -> RunPlan:
     settings: dict[str, Any] = {"learner": SHARING if together else LEARNING}
-    nodes = [NodePlan("learns", taught_model(seed, alphabet=ALPHABET[::-1], hidden_size=64).name, settings)]
+    nodes = [NodePlan("learns", taught_model(GAME, seed, reversed_alphabet=True, hidden_size=64).name, settings)]
     if together:
-        nodes.append(NodePlan("knows", taught_model(seed, TAUGHT_AIMLESS).name, settings))
+        nodes.append(NodePlan("knows", taught_model(GAME, seed, aimless=TAUGHT_AIMLESS).name, settings))
     measured = tuple(sorted({round(rounds * part / MEASURED_TIMES) for part in range(MEASURED_TIMES + 1)}))
     condition = "together" if together else "alone"
     return RunPlan("conversations", condition, seed, rounds, tuple(nodes), (GAME,), measured, EPISODES, 1)

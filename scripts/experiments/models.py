@@ -17,7 +17,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
@@ -165,10 +165,14 @@ SCRATCH_PADS: Final = tuple(
 RECIPES: Final = (*SPECIALISTS, STUDENT, *OVERLAPPING, *PAIRS, *SCRATCH_PADS)
 
 
-def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
-    vocabulary = {token: n for n, token in enumerate([*SPECIAL, UNKNOWN, *alphabet])}
+def character_tokenizer(alphabet: str, words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Returns a tokenizer of characters, and of whole ``words``, also with the space before them."""
+    pieces = [*words, *(f" {word}" for word in words)]
+    tokens = dict.fromkeys([*SPECIAL, UNKNOWN, *alphabet, *pieces])
+    vocabulary = {token: n for n, token in enumerate(tokens)}
     tokenizer = Tokenizer(tokenizer_models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    whole = rf" ?\b(?:{'|'.join(words)})\b|" if words else ""
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf"{whole}[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     return finished_tokenizer(tokenizer)
 

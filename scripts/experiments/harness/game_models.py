@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, Final
 
 import torch
+from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from node.environments.conversation import ConversationTask
@@ -85,13 +86,13 @@ def ensure(model: GameModel, root: Path) -> str:
         return [lesson(game(name), draws, goes_well=draws.random() < share) for name, _, share in drawn]
 
     alphabet = ALPHABET[::-1] if model.reversed_alphabet else ALPHABET
-    teach(folder, alphabet, model.shape, lessons, seed=model.seed, steps=model.steps)
+    teach(folder, character_tokenizer(alphabet), model.shape, lessons, seed=model.seed, steps=model.steps)
     return model.key
 
 
 def teach(
     folder: Path,
-    alphabet: str,
+    tokenizer: PreTrainedTokenizerFast,
     shape: Mapping[str, Any],
     lessons: Callable[[], Sequence[Lesson]],
     *,
@@ -100,7 +101,6 @@ def teach(
 ) -> None:
     """Saves in ``folder`` a network of ``shape`` that has imitated the actions of ``steps`` batches of ``lessons``."""
     torch.manual_seed(seed)
-    tokenizer = character_tokenizer(alphabet)
     learner = network(tokenizer, shape)
     optimizer = torch.optim.AdamW(learner.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     encode = partial(tokenizer.encode, add_special_tokens=False)
