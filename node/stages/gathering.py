@@ -11,6 +11,7 @@ from typing import Final
 from node.engines.donors.donor_source import WaitingDonor
 from node.events import StageHeld, StagesHeld
 from node.fit.stages.plan import StageMachine, StagePlan
+from node.printable import printable
 from node.quantities import counted, layer_span, size
 from node.stages.link import CountedLink, StageFacts
 from node.stages.stage_source import StageSource
@@ -66,7 +67,9 @@ class Gathering:
             if not self._more(should_stop, f"{counted(missing, 'more machine')} with layers: {HOW}"):
                 return None
         return [
-            StageMachine(each.waiting.name or each.waiting.peer, each.facts.memory_bytes, each.facts.pace)
+            StageMachine(
+                each.waiting.name or each.waiting.peer, each.facts.memory_bytes, each.facts.pace, each.facts.link
+            )
             for each in self._connected
         ]
 
@@ -172,6 +175,14 @@ class Gathering:
                 if used is None:
                     return False
                 self._connected.append(Connected(waiting, *used))
+                _, facts = used
+                log.info(
+                    "%s has room for layers of %s; the link to it carries %.0f Mbit/s, %.1f ms one way",
+                    printable(waiting.name or waiting.peer, 64),
+                    size(facts.memory_bytes),
+                    8e-6 * facts.link.bytes_a_second,
+                    1e3 * facts.link.delay_seconds,
+                )
                 return True
             self.sleep(LOOK_SECONDS)
             seconds += LOOK_SECONDS

@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 from torch import Tensor
 
-from node.fit.stages.plan import Pace
+from node.fit.stages.plan import USUAL_LINK, LinkSpeed, Pace
 
 
 class Call(Struct, frozen=True):
@@ -128,3 +128,4 @@ class StageFacts:
 
     memory_bytes: int  # that its process may take in all
     pace: Pace  # in the policy's dtype, measured
+    link: LinkSpeed = USUAL_LINK  # to it and back

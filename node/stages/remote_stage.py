@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from node.engines.process.channel import Channel
-from node.fit.stages.plan import Pace
+from node.fit.stages.plan import USUAL_LINK, LinkSpeed, Pace
 from node.printable import printable
 from node.stages.link import Answer, Call, Inputs, StageFacts
 from node.stages.tensor_frames import receive_message, send_message, shape_of
@@ -45,6 +45,12 @@ class StageExpected:
 
 
 USUAL_PATIENCE: Final = StagePatience()
+PROBES_SINCE: Final = 1  # of the protocol's minor versions
+DELAY_PROBES: Final = 5
+LEAST_PROBE: Final = 1 << 14  # float32 numbers
+MOST_PROBE: Final = 1 << 22
+PROBE_SECONDS: Final = 0.2  # of one that measures a rate, after the delay
+LEAST_SECONDS: Final = 1e-6
 
 
 class _Waiting:
@@ -81,9 +87,10 @@ class RemoteStage:
         self.sent_bytes = self.received_bytes = 0
         self._beat = messages.StageBeat(0.0, 0)  # the newest
         welcome = self._welcomed()
-        self.facts = StageFacts(welcome.memory_bytes, Pace(welcome.flops_a_second, welcome.bytes_a_second))
         self._reader = threading.Thread(target=self._read, name="stage", daemon=True)
         self._reader.start()
+        link = self._probed() if welcome.minor >= PROBES_SINCE else USUAL_LINK
+        self.facts = StageFacts(welcome.memory_bytes, Pace(welcome.flops_a_second, welcome.bytes_a_second), link)
 
     @property
     def computed_tokens(self) -> int:
@@ -174,11 +181,24 @@ class RemoteStage:
             )
         return answer
 
+    def _probed(self) -> LinkSpeed:
+        """Measures what the link carries, there and back, by tensors that become longer until one takes long enough."""
+        delay = min(self._probe_seconds(1) for _ in range(DELAY_PROBES))
+        numbers = LEAST_PROBE
+        while (seconds := self._probe_seconds(numbers)) < delay + PROBE_SECONDS and numbers < MOST_PROBE:
+            numbers *= 4
+        return LinkSpeed(2 * 4 * numbers / max(seconds - delay, LEAST_SECONDS), delay / 2)
+
+    def _probe_seconds(self, numbers: int) -> float:
+        probe, began = torch.zeros(numbers), self._clock()
+        self._hidden(messages.ProbeLink(shape_of(probe)), [probe])
+        return self._clock() - began
+
     def _hidden(self, request: StageRequest, tensors: list[Tensor]) -> Tensor:
         return self._hidden_asked(request, tensors)()
 
     def _hidden_asked(self, request: StageRequest, tensors: list[Tensor]) -> Answer:
-        """Asks for hidden states, or their gradient, of the shape of those that are sent first."""
+        """Asks for a tensor of the shape of the one that is sent first: hidden states, or their gradient."""
         waiting, expected = self._sent(request, tensors), shape_of(tensors[0])
 
         def answer() -> Tensor:

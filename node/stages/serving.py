@@ -130,6 +130,8 @@ class StageSession:
     def _carried_out(self, request: StageRequest, tensors: list[Tensor]) -> tuple[StageAnswer, list[Tensor]]:
         stage, done = self._stage, (messages.StageDone(), list[Tensor]())
         match request:
+            case messages.ProbeLink(probe=probe):
+                return messages.StageTensor(probe), tensors
             case messages.HoldLayers(first=first, last=last):
                 stage.hold(range(first, last))
             case messages.LoadFactors(names=names):

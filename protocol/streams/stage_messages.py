@@ -24,7 +24,7 @@ from protocol.streams.engine_messages import Count32, Version16
 
 STAGE_PROTOCOL: Final = "/starling/stage/1"
 STAGE_MAJOR: Final = 1
-STAGE_MINOR: Final = 0
+STAGE_MINOR: Final = 1
 BEAT_SECONDS: Final = 5.0
 ELEMENT_BYTES: Final = {"float32": 4, "bfloat16": 2, "int64": 8, "bool": 1}
 
@@ -62,6 +62,12 @@ class StageHello(Struct, frozen=True, array_like=True, tag="hello"):
 
     major: Version16
     minor: Version16
+
+
+class ProbeLink(Struct, frozen=True, array_like=True, tag="probe"):
+    """Answered by ``StageTensor`` with the same tensor, so that the owner learns what their link carries. Since 1.1."""
+
+    probe: TensorShape
 
 
 class HoldLayers(Struct, frozen=True, array_like=True, tag="hold"):
@@ -147,6 +153,7 @@ class ReleaseRows(Struct, frozen=True, array_like=True, tag="release"):
 
 StageRequest = (
     StageHello
+    | ProbeLink
     | HoldLayers
     | LoadFactors
     | PassForward

@@ -19,6 +19,7 @@ def stage_messages() -> list[Json]:
     factors = TensorShape("float32", (16, 896)), TensorShape("float32", (896, 16))
     requests = {
         "hello": messages.StageHello(messages.STAGE_MAJOR, messages.STAGE_MINOR),
+        "probe": messages.ProbeLink(TensorShape("float32", (16384,))),
         "hold": messages.HoldLayers(3, 13),
         "load": messages.LoadFactors(("layers.3.q.A", "layers.3.q.B"), factors),
         "forward of prompts": messages.PassForward(7, 0, True, True, 512, 0, HIDDEN, None, None, None),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.fit.stages.schedule import OwnerOrder, StageSeconds, best_timeline, owner_order, ring, star, timeline
+from node.fit.stages.schedule import OwnerOrder, Sent, StageSeconds, best_timeline, owner_order, ring, star, timeline
 from node.fit.stages.work import Round, Training
 from scripts.bench.common.published_shapes import SHAPES
 from scripts.bench.stages.expected import LAN, PROCESSOR, layers_of, main, sizes_of, trained
@@ -24,8 +24,7 @@ STAGES = st.lists(st.builds(StageSeconds, SECONDS, SECONDS), min_size=1, max_siz
 def test_every_machine_computes_all_of_its_work_and_holds_no_more_than_were_begun(
     stages: list[StageSeconds], turn: float, sent: float, count: int, order: OwnerOrder, delay: float
 ) -> None:
-    chain = ring(stages, turn, sent)
-    found = timeline(chain, count, order, delay)
+    found = timeline(ring(stages, turn, Sent(sent, delay)), count, order)
     of_owner = stages[0].forward + stages[0].backward + turn
     work = [of_owner, *(each.forward + each.backward for each in stages[1:])]
     for seconds, idle in zip(work, found.idle, strict=True):
@@ -54,15 +53,17 @@ def test_the_owner_works_three_times_on_each_micro_batch_with_no_more_under_way_
 
 def test_a_star_has_the_work_of_a_ring_and_the_owner_sends_on_what_comes_between_the_others() -> None:
     stages = [StageSeconds(1.0, 2.0), StageSeconds(2.0, 3.0), StageSeconds(0.5, 1.5)]
-    there, around = star(stages, 0.7, 0.25), ring(stages, 0.7, 0.25)
+    there, around = star(stages, 0.7, [Sent(0.25), Sent(0.25)]), ring(stages, 0.7, Sent(0.25))
     assert sum(work.seconds for work in there) == pytest.approx(sum(work.seconds for work in around))
     assert [work.machine for work in there] == [0, 1, 0, 2, 0, 2, 0, 1, 0]
     assert timeline(there, 1, OwnerOrder(1, 0)).seconds == pytest.approx(10.7 + 8 * 0.25)
+    unlike = star(stages, 0.7, [Sent(0.25, 0.5), Sent(1.0, 2.0)])  # each link is taken four times
+    assert timeline(unlike, 1, OwnerOrder(1, 0)).seconds == pytest.approx(10.7 + 4 * (0.75 + 3.0))
 
 
 def test_equal_machines_without_messages_wait_hardly_longer_than_by_1f1b() -> None:
     for machines in (1, 2, 3, 4):
-        found, _ = best_timeline(ring([StageSeconds(1, 2)] * machines, 0.0, 0.0), 16, 4 * machines)
+        found, _ = best_timeline(ring([StageSeconds(1, 2)] * machines, 0.0, Sent()), 16, 4 * machines)
         assert found.seconds <= 1.1 * 3 * (16 + machines - 1)
 
 

@@ -34,7 +34,7 @@ from node.fit.footprint import ENGINE_PROCESS_BYTES, Footprint, Part, Place, foo
 from node.fit.machine import Machine
 from node.fit.model_sizes import ModelSizes
 from node.fit.settings import MemorySettings, described
-from node.fit.stages.schedule import SLOWER, OwnerOrder, StageSeconds, best_timeline, star
+from node.fit.stages.schedule import SLOWER, OwnerOrder, Sent, StageSeconds, best_timeline, star
 from node.fit.stages.work import Round, Training, entering_bytes, layers_by_time, stage_sizes
 from node.fit.workload import Workload
 from node.printable import printable
@@ -43,8 +43,6 @@ from protocol.errors import ConfigurationError
 
 LENDING_BYTES: Final = 120_000_000  # the process of ``starling lend`` beside the one that computes
 BEGUN: Final = 4  # × machines, micro-batches at once, at most
-LINK_BYTES_A_SECOND: Final = 125e6  # up, 1 Gbit/s: links are not measured
-LINK_DELAY_SECONDS: Final = 0.0002  # one way
 _OF_THE_OWNER: Final = frozenset(  # parts of a learner's footprint that a stage has not
     {"engine's copies", "reference", "optimizer", "averaging's state", "copies against harm", "published weights"}
     | {"copies for donors", "learner process", "other processes", "head", "step", "checkpoint copy", "averaging"}
@@ -60,12 +58,23 @@ class Pace(Struct, frozen=True):
     bytes_a_second: float  # of weights, in a step of generation
 
 
+class LinkSpeed(Struct, frozen=True):
+    """What a link between the owner and another machine carries, alike in both directions."""
+
+    bytes_a_second: float
+    delay_seconds: float  # one way
+
+
+USUAL_LINK: Final = LinkSpeed(125e6, 0.0002)  # 1 Gbit/s, where it was not measured
+
+
 class StageMachine(Struct, frozen=True):
     """A machine beside the owner's, as it described itself."""
 
     name: str
     usable_bytes: int  # of the memory that its layers would be in
     pace: Pace
+    link: LinkSpeed = USUAL_LINK
 
 
 class HeldLayers(Struct, frozen=True, kw_only=True):
@@ -263,10 +272,11 @@ def _planned(way: _Way, pace: Pace, head_pace: Pace, most: Sequence[int]) -> Sta
         StageSeconds(*(layers * each / of.flops / count for each in layer))
         for layers, of in zip(held, paces, strict=True)
     ]
-    sent = tokens * ELEMENT_BYTES[way.settings.dtype] * way.sizes.hidden
-    chain = star(stages, head / head_pace.flops / count, sent / LINK_BYTES_A_SECOND / count)
+    sent = tokens * ELEMENT_BYTES[way.settings.dtype] * way.sizes.hidden / count
+    links = [Sent(sent / each.link.bytes_a_second, each.link.delay_seconds) for each in way.machines]
+    chain = star(stages, head / head_pace.flops / count, links)
     room = _most(BEGUN * len(paces), lambda begun: way.fits(held, begun))
-    found, order = best_timeline(chain, count, max(1, room), LINK_DELAY_SECONDS)
+    found, order = best_timeline(chain, count, max(1, room))
     names, begins = ["this machine", *(each.name for each in way.machines)], [sum(held[:at]) for at in range(len(held))]
     expected = [
         way.owner_footprint(held[0], order.begun).peak_bytes("device" if way.owner.device == "cuda" else "host"),
@@ -303,9 +313,10 @@ def _generating_seconds(
     rows = min(way.settings.rows, a_round.rows)
     columns = a_round.prompt + a_round.own / 2
     head = sizes.vocabulary * sizes.hidden
-    step = 2 * (len(paces) - 1) * (LINK_DELAY_SECONDS + rows * width * sizes.hidden / LINK_BYTES_A_SECOND)
+    links = [each.link for each in way.machines]
+    step = sum(2 * (each.delay_seconds + rows * width * sizes.hidden / each.bytes_a_second) for each in links)
     step += max(width * head / head_pace.bytes_a_second, 2.0 * head * rows / head_pace.flops)
-    prompts = 0.0
+    prompts = sum(2 * a_round.groups * a_round.prompt * width * sizes.hidden / each.bytes_a_second for each in links)
     for layers, pace in zip(held, paces, strict=True):
         weights = layers * sizes.layer_parameters
         moved = width * (weights + 2 * layers * sizes.keys * columns * rows)

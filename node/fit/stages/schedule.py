@@ -40,12 +40,23 @@ class OwnerOrder(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Sent:
+    """What a message takes: of the sender's uplink, and then on its way."""
+
+    seconds: float = 0.0
+    delay_seconds: float = 0.0
+
+
+AT_ONCE: Final = Sent()
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
-    """What one micro-batch needs of ``machine``, and then of its uplink until the result is sent to the next one."""
+    """What one micro-batch needs of ``machine``, before the result is sent to the next one."""
 
     machine: int
     seconds: float
-    sent_seconds: float = 0.0
+    sent: Sent = AT_ONCE
     relayed: bool = False  # by the owner, which only sends it on
 
 
@@ -64,22 +75,24 @@ class Timeline:
     held: tuple[int, ...]  # the most micro-batches that each holds between their forward and their backward pass
 
 
-def ring(stages: Sequence[StageSeconds], turn_seconds: float, sent_seconds: float) -> list[Work]:
+def ring(stages: Sequence[StageSeconds], turn_seconds: float, sent: Sent) -> list[Work]:
     """Returns the chain of a micro-batch; the owner is machine 0, and its turn at the head takes ``turn_seconds``."""
-    there = [Work(number, each.forward, sent_seconds) for number, each in enumerate(stages)]
-    back = [Work(number, each.backward, sent_seconds) for number, each in enumerate(stages)][::-1]
-    return [*there, Work(0, turn_seconds, sent_seconds), *back]
+    there = [Work(number, each.forward, sent) for number, each in enumerate(stages)]
+    back = [Work(number, each.backward, sent) for number, each in enumerate(stages)][::-1]
+    return [*there, Work(0, turn_seconds, sent), *back]
 
 
-def star(stages: Sequence[StageSeconds], turn_seconds: float, sent_seconds: float) -> list[Work]:
-    """As ``ring``, through the owner each time."""
-    relayed = Work(0, 0.0, sent_seconds, relayed=True)
-    own, others = stages[0], list(enumerate(stages))[1:]
-    there, back = [Work(0, own.forward, sent_seconds)], [Work(0, turn_seconds, sent_seconds)]
-    for number, each in others:
-        there += [*([relayed] if number > 1 else []), Work(number, each.forward, sent_seconds)]
-    for number, each in others[::-1]:
-        back += [Work(number, each.backward, sent_seconds), *([relayed] if number > 1 else [])]
+def star(stages: Sequence[StageSeconds], turn_seconds: float, links: Sequence[Sent]) -> list[Work]:
+    """As ``ring``, through the owner each time; ``links`` between it and each of the others."""
+    own, others = stages[0], list(zip(range(1, len(stages)), stages[1:], links, strict=True))
+    there, back = list[Work](), list[Work]()
+    for number, each, link in others:
+        # What goes to the first comes from the owner's layers, to the others from the one before.
+        first = number == 1
+        there += [Work(0, own.forward if first else 0.0, link, relayed=not first), Work(number, each.forward, link)]
+    for number, each, link in others[::-1]:
+        last = number == len(others)
+        back += [Work(0, turn_seconds if last else 0.0, link, relayed=not last), Work(number, each.backward, link)]
     return [*there, *back, Work(0, own.backward)]
 
 
@@ -99,8 +112,8 @@ def owner_order(micro_batches: int, order: OwnerOrder) -> list[int]:
     return found
 
 
-def timeline(chain: Sequence[Work], micro_batches: int, order: OwnerOrder, delay_seconds: float = 0.0) -> Timeline:
-    """Returns how ``micro_batches`` equal ones go through. A message is there ``delay_seconds`` after it was sent."""
+def timeline(chain: Sequence[Work], micro_batches: int, order: OwnerOrder) -> Timeline:
+    """Returns how ``micro_batches`` equal ones go through."""
     machines = 1 + max(work.machine for work in chain)
     waiting: list[deque[tuple[int, int]]] = [deque() for _ in range(machines)]  # (micro-batch, place in the chain)
     at_owner: dict[int, int] = dict.fromkeys(range(micro_batches), 0)  # micro-batch → place, of what has arrived there
@@ -129,8 +142,8 @@ def timeline(chain: Sequence[Work], micro_batches: int, order: OwnerOrder, delay
             return
         arrives = now
         if chain[place + 1].machine != machine:
-            uplink[machine] = max(uplink[machine], now) + chain[place].sent_seconds
-            arrives = uplink[machine] + delay_seconds
+            uplink[machine] = max(uplink[machine], now) + chain[place].sent.seconds
+            arrives = uplink[machine] + chain[place].sent.delay_seconds
         heapq.heappush(events, (arrives, next(numbers), number, place + 1, False))
 
     while True:
@@ -155,13 +168,11 @@ def timeline(chain: Sequence[Work], micro_batches: int, order: OwnerOrder, delay
             at_owner[number] = place
 
 
-def best_timeline(
-    chain: Sequence[Work], micro_batches: int, most_begun: int, delay_seconds: float = 0.0
-) -> tuple[Timeline, OwnerOrder]:
+def best_timeline(chain: Sequence[Work], micro_batches: int, most_begun: int) -> tuple[Timeline, OwnerOrder]:
     """Returns the one with the fewest micro-batches begun at once, of 1 to ``most_begun``, that takes at most
     ``SLOWER`` times as long as the fastest."""
     ways = [
-        (timeline(chain, micro_batches, order, delay_seconds), order)
+        (timeline(chain, micro_batches, order), order)
         for begun in range(1, min(most_begun, micro_batches) + 1)
         for order in (OwnerOrder(begun, behind) for behind in range(begun) if abs(behind - begun / 2) <= 1)  # or worse
     ]

@@ -29,7 +29,7 @@ import msgspec
 from node.fit.footprint import Place, footprint_of
 from node.fit.model_sizes import ModelSizes, sizes_from
 from node.fit.settings import DeviceKind, MemorySettings
-from node.fit.stages.schedule import StageSeconds, Timeline, best_timeline, ring
+from node.fit.stages.schedule import Sent, StageSeconds, Timeline, best_timeline, ring
 from node.fit.stages.work import Round, Training, entering_bytes, layers_by_time, stage_sizes
 from node.fit.workload import Workload
 from scripts.bench.common.published_shapes import LARGER, SHAPES
@@ -112,8 +112,8 @@ def trained(
     ]
     turn = sum(head) / machine.flops / a_round.micro_batches / speeds[0]
     sent = a_round.tokens * crosses.token_bytes(training.sizes.hidden) / link.bytes_a_second / a_round.micro_batches
-    chain = ring(stages, turn, sent)
-    return best_timeline(chain, a_round.micro_batches, BEGUN * len(speeds), link.delay_seconds)[0]
+    chain = ring(stages, turn, Sent(sent, link.delay_seconds))
+    return best_timeline(chain, a_round.micro_batches, BEGUN * len(speeds))[0]
 
 
 def generated_seconds(
@@ -246,7 +246,7 @@ def bubbles_table() -> str:
     for machines in (2, 3, 4):
         for sent in (0.0, 0.5, 1.0, 2.0):
             stages = [StageSeconds(2 / 3, 4 / 3), *[StageSeconds(1.0, 2.0)] * (machines - 1)]
-            found = [best_timeline(ring(stages, 1.0, sent), count, BEGUN * machines)[0] for count in counts]
+            found = [best_timeline(ring(stages, 1.0, Sent(sent)), count, BEGUN * machines)[0] for count in counts]
             cells = [f"{sum(each.idle) / machines:.2f}" for each in found]
             rows.append([str(machines), f"{sent:g}", *cells, str(found[-2].held[0])])
     header = ["machines", "message / forward pass", *(f"{count} micro-batches" for count in counts), "held of 16"]

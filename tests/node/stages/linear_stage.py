@@ -128,14 +128,20 @@ class LinearStage:
 class StageHere:
     """A stage's session on a thread of its own, at one end of a pair of sockets."""
 
-    def __init__(self, channel_of: Any = SocketChannel, beat_seconds: float = 0.05) -> None:
+    def __init__(
+        self,
+        channel_of: Any = SocketChannel,
+        beat_seconds: float = 0.05,
+        welcome: messages.StageWelcome = WELCOME,
+        owners_channel_of: Any = SocketChannel,
+    ) -> None:
         ours, self._theirs = socket.socketpair()
-        self.channel = SocketChannel(ours)
+        self.channel = owners_channel_of(ours)
         self.stage, self.told, self.raised = LinearStage(), list[StageRequest | messages.StageBeat](), list[Exception]()
         self.session = StageSession(
             self.stage,
             channel_of(self._theirs),
-            WELCOME,
+            welcome,
             told=self.told.append,
             beat_seconds=beat_seconds,
         )

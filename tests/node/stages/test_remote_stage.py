@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from node.engines.process.channel import SocketChannel
-from node.fit.stages.plan import Pace
+from node.fit.stages.plan import USUAL_LINK, Pace
 from node.stages.link import Call, Inputs, StageFacts, StageLink
 from node.stages.remote_stage import RemoteStage
 from node.stages.tensor_frames import receive_message, send_message, shape_of
@@ -79,6 +80,41 @@ def test_every_request_gives_bit_for_bit_what_the_stage_gives_in_process() -> No
         assert link.gradients() == {}
         assert link.sent_bytes > 4000 and link.received_bytes > 4000
         assert here.session.computed_tokens == 2 * (8 + 15) + 8 + 3 + 3 + 2 + 8
+
+
+class SlowChannel(SocketChannel):
+    """Carries ``RATE`` bytes a second and each request and its answer in ``DELAY`` seconds, by a clock of its own."""
+
+    RATE, DELAY = 6e6, 0.02
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection)
+        self.now = 0.0
+
+    def send(self, body: bytes, *, seconds: float | None) -> None:
+        is_tensor = len(body) == 4 or len(body) > 1000
+        self.now += len(body) / self.RATE + (0 if is_tensor else 2 * self.DELAY)
+        super().send(body, seconds=seconds)
+
+    def receive(self, *, max_bytes: int, seconds: float | None) -> bytes:
+        body = super().receive(max_bytes=max_bytes, seconds=seconds)
+        self.now += len(body) / self.RATE
+        return body
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_what_a_link_carries_is_measured_where_the_stage_knows_probes(minor: int) -> None:
+    welcome = structs.replace(WELCOME, minor=minor)
+    with stage_here(welcome=welcome, owners_channel_of=SlowChannel, beat_seconds=60.0) as here:
+        channel: Any = here.channel
+        found = RemoteStage(channel, EXPECTED, QUICK, clock=lambda: channel.now).facts.link
+        probes = sum(isinstance(each, messages.ProbeLink) for each in here.told)
+    if minor == 0:
+        assert found == USUAL_LINK and probes == 0
+    else:
+        assert found.bytes_a_second == pytest.approx(SlowChannel.RATE, rel=0.02)
+        assert found.delay_seconds == pytest.approx(SlowChannel.DELAY, rel=0.02)
+        assert channel.now < 2.0
 
 
 def test_requests_of_several_threads_wait_for_the_stage_and_each_gets_its_own_answer() -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from node.fit.candidates import Trained
-from node.fit.stages.plan import Pace, StageMachine, StagePlan, plan_stages
+from node.fit.stages.plan import USUAL_LINK, LinkSpeed, Pace, StageMachine, StagePlan, plan_stages
 from node.fit.stages.table import stage_plan_lines
 from node.fit.stages.work import layers_by_time
 from protocol.errors import ConfigurationError
@@ -60,6 +60,17 @@ def test_layers_are_computed_twice_only_where_memory_is_short_or_a_person_says_s
     assert free.training_seconds < 0.85 * asked.training_seconds
     never = planned(32 * GB, *large, learner={"recompute": False})
     assert never.settings == free.settings
+
+
+def test_a_round_takes_longer_by_what_slow_links_take() -> None:
+    near, far = (
+        planned(16 * GB, *(replace(machine(name, 16 * GB), link=link) for name in ("attic", "cellar")))
+        for link in (USUAL_LINK, LinkSpeed(6.25e6, 0.02))
+    )
+    assert far.sent_bytes == near.sent_bytes and [each.last for each in far.held] == [each.last for each in near.held]
+    # Each step of all rows goes to both machines and back.
+    assert far.generating_seconds - near.generating_seconds > ALONE.answer_tokens * 2 * 2 * 0.019
+    assert far.training_seconds > near.training_seconds + 0.1
 
 
 def test_a_slower_head_leaves_the_owner_fewer_layers() -> None:
