@@ -46,6 +46,7 @@ class StageExpected:
 
 USUAL_PATIENCE: Final = StagePatience()
 PROBES_SINCE: Final = 1  # of the protocol's minor versions
+REFUSAL_SECONDS: Final = 1.0
 DELAY_PROBES: Final = 5
 LEAST_PROBE: Final = 1 << 14  # float32 numbers
 MOST_PROBE: Final = 1 << 22
@@ -223,6 +224,7 @@ class RemoteStage:
             try:
                 self.sent_bytes += send_message(self._channel, request, tensors, seconds=self._patience.silence)
             except TransportError as error:
+                self._reader.join(REFUSAL_SECONDS)  # it may be about to read why the stage has ended the connection
                 self._lose(str(error), error)
         return waiting
 
