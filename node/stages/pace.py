@@ -7,6 +7,7 @@ number of flops, and bytes of weights, by which the plan's formulas (``node.fit.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -28,7 +29,7 @@ ROWS, TOKENS = 8, 64  # of the learner's pass; and rows of a step of generation
 PROMPT_TOKENS: Final = 16
 STEPS: Final = 16  # after one prompt
 HEAD_TOKENS: Final = 4096  # of the vocabulary, at most
-SECONDS: Final = 1.0  # of each of the two: on a busy machine the best of many counts
+SECONDS: Final = 1.0  # of each of the two
 
 
 def layer_pace(worker: StageWorker, sizes: ModelSizes, clock: Clock = time.monotonic) -> Pace:
@@ -39,8 +40,8 @@ def layer_pace(worker: StageWorker, sizes: ModelSizes, clock: Clock = time.monot
     worker.hold(range(1))
     random = torch.Generator().manual_seed(0)
     hidden = torch.randn(ROWS, TOKENS, worker.hidden_size, generator=random).to(worker.policy.dtype)
-    learning = _shortest(_learnt(worker, hidden, clock), clock)
-    decoding = _shortest(_decoded(worker, hidden, clock), clock)
+    learning = _mean(_learnt(worker, hidden, clock), clock)
+    decoding = _mean(_decoded(worker, hidden, clock), clock)
     worker.forget()
     worker.release()
     shape = Round(ROWS, 1, 0, TOKENS, ROWS * TOKENS)
@@ -55,8 +56,8 @@ def head_pace(sizes: ModelSizes, device: torch.device, dtype: torch.dtype, clock
         torch.randn(rows, sizes.hidden, generator=random).to(device, dtype) for rows in (ROWS * TOKENS, tokens)
     )
     targets = torch.zeros(len(hidden), dtype=torch.int64, device=device)
-    learning = _shortest(_scored(hidden, weight, targets, clock), clock)
-    decoding = _shortest(_multiplied(hidden[:ROWS].detach(), weight, clock), clock)
+    learning = _mean(_scored(hidden, weight, targets, clock), clock)
+    decoding = _mean(_multiplied(hidden[:ROWS].detach(), weight, clock), clock)
     flops = 3 * 2.0 * weight.numel() * len(hidden)
     return Pace(flops / learning, weight.nbytes / decoding)
 
@@ -97,10 +98,11 @@ def _decoded(worker: StageWorker, hidden: Tensor, clock: Clock) -> Iterator[floa
             yield clock() - began
 
 
-def _shortest(each: Iterator[float], clock: Clock) -> float:
-    """Returns the shortest of those in ``SECONDS`` after the first."""
+def _mean(each: Iterator[float], clock: Clock) -> float:
+    """Returns the mean of those in ``SECONDS`` after the first: a share of a processor, or of a card, is given in
+    pieces, of which the shortest pass may have a whole one."""
     next(each)
-    best, until = next(each), clock() + SECONDS
+    found, until = [next(each)], clock() + SECONDS
     while clock() < until:
-        best = min(best, next(each))
-    return best
+        found.append(next(each))
+    return statistics.fmean(found)

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from node.engines.key_rows import KeyRows, Layers
-from node.learner.objective.forward import Network
+from node.learner.objective.forward import Network, use_one_call_layers
 from node.learner.objective.network.prompt_cache import PassCache, PromptRows
 from node.policy.held_layers import held_bytes, hold_layers, layers_of
 from node.policy.policy import Policy
@@ -63,6 +63,7 @@ class StageWorker:
             raise MalformedError(f"layers {layers.start} to {layers.stop} of {self.layers_in_all}")
         self.forget()
         hold_layers(self.policy, self._folder, layers, ends=False, factors=True)
+        use_one_call_layers(self.policy.base, self.policy.device)
         self.layers = layers
         self._factors = {name: p for name, p in self.policy.trainable().items() if not p.is_meta}
         body = self.policy.base.base_model

@@ -66,6 +66,14 @@ class PassSettings:
 WHOLE: Final = PassSettings(batch_tokens=8192)  # what every model can do: nothing is recomputed
 
 
+def use_one_call_layers(model: PreTrainedModel, device: torch.device) -> None:
+    """Makes what the layers of ``model`` do in many small operations one call each, where that is faster on ``device``:
+    of layers that are in memory."""
+    if device.type == "cuda":
+        use_one_call_norms(model)
+    use_one_call_rotation(model, device)
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """A causal model cut between its last hidden state and its head."""
@@ -99,9 +107,7 @@ class Network:
         body: torch.nn.Module = causal.base_model
         layers = tuple(module for module in body.modules() if isinstance(module, GradientCheckpointingLayer))
         use_grouped_attention(causal)
-        if head.weight.device.type == "cuda":
-            use_one_call_norms(causal)
-        use_one_call_rotation(causal)
+        use_one_call_layers(causal, head.weight.device)
         rows = len(head.weight)
         tokens = rows if vocabulary is None else min(vocabulary, rows)
         by_lengths = not slides and attends_by_lengths(causal, head.weight.device)

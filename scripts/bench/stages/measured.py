@@ -1,11 +1,15 @@
 """One model over machines of this computer, as users start them, against one node that holds it: memory and seconds.
 
     python -m scripts.bench.stages.measured [--layers 24] [--machines 3] [--gigabytes 1.5] [--kept] [--tokens 1024]
+    python -m scripts.bench.stages.measured --card
 
 ``starling up --stages`` and ``starling lend`` on the loopback interface, with the shape of Qwen2.5-0.5B, random weights
 in bfloat16, an adapter, and rounds of two prompts. All machines share this computer's processors, so that seconds
 compare what is computed, not what machines of their own would take. The memory that each may take is told to the plan
 (``machine.max_memory``); what it took is the sum of the peaks of its processes, in which shared pages count twice.
+
+With ``--card`` all machines share this computer's GPU, by settings that a node finds itself. Its memory is what the
+driver says that all of them hold at once, less what was held before.
 """
 
 from __future__ import annotations
@@ -36,10 +40,10 @@ def vowels(prompts, completions, answer, **columns):
 """  # what a model with random weights earns unequally, so that there is something to learn
 LOOK_SECONDS: Final = 0.2
 FLAGS: Final = (
-    "policy.dtype=bfloat16", "policy.adapter_rank=16", "learner.own_groups=2", "learner.foreign_groups=0",
-    "evaluation.every_rounds=0", "checkpoint.publish_every_rounds=0", "averaging.every_rounds=0", "api.port=0",
-    "engine.rows=8",
+    "policy.dtype=bfloat16", "policy.adapter_rank=16", "learner.foreign_groups=0", "evaluation.every_rounds=0",
+    "checkpoint.publish_every_rounds=0", "averaging.every_rounds=0", "api.port=0",
 )  # fmt: skip
+SMALL: Final = ("learner.own_groups=2", "engine.rows=8")
 
 
 def tasks(folder: Path, answer_tokens: int) -> Iterator[str]:
@@ -54,11 +58,19 @@ def tasks(folder: Path, answer_tokens: int) -> Iterator[str]:
     yield f"tasks.jsonl_max_new_tokens={answer_tokens}"
 
 
+def card_bytes() -> int:
+    """Returns what is held of the GPU's memory, whoever holds it."""
+    asked = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout) << 20
+
+
 @dataclass
 class Peaks:
-    """Of each process that a machine has had, in bytes; read while they run."""
+    """Of each process that a machine has had, in bytes, and of the card; read while they run."""
 
     of: list[dict[str, int]]
+    on_card: bool = False
+    card: int = 0
 
     @contextmanager
     def watching(self, roots: list[int]) -> Iterator[None]:
@@ -66,6 +78,8 @@ class Peaks:
 
         def watch() -> None:
             while not ended.wait(LOOK_SECONDS):
+                if self.on_card:
+                    self.card = max(self.card, card_bytes())
                 for peaks, root in zip(self.of, roots, strict=True):
                     for pid in processes_under(root):
                         try:
@@ -101,13 +115,15 @@ class Run:
     rounds: list[dict[str, Any]]
     planned: list[int]  # bytes of each machine, the owner's first
     layers: list[int]
-    peaks: list[int]
+    peaks: list[int]  # alike; with a card one, of all machines together
     sent: int
 
 
-def measured(model: Path, folder: Path, machines: int, gigabytes: float, settings: Sequence[str]) -> Run:
-    """Runs a node, alone where ``machines`` is 1."""
-    limit = ("--set", f"machine.max_memory={gigabytes:g}GB") if machines > 1 else ()
+def measured(model: Path, folder: Path, machines: int, gigabytes: float | None, settings: Sequence[str]) -> Run:
+    """Runs a node, alone where ``machines`` is 1; on a card where no ``gigabytes`` are given."""
+    on_card = gigabytes is None
+    limit = () if on_card or machines == 1 else ("--set", f"machine.max_memory={gigabytes:g}GB")
+    before = card_bytes() if on_card else 0
     flags = [
         *(part for each in (*FLAGS, *tasks(folder, ANSWER_TOKENS), *settings) for part in ("--set", each)),
         "--model",
@@ -132,20 +148,22 @@ def measured(model: Path, folder: Path, machines: int, gigabytes: float, setting
                 stack.callback(other.wait)
                 stack.callback(other.terminate)
                 others.append(other)
-        peaks = Peaks([{} for _ in range(machines)])
+        peaks = Peaks([{} for _ in range(machines)], on_card)
         rounds: list[dict[str, Any]] = []
         planned, layers, sent = [0], [0], 0
         with peaks.watching([node.pid, *(each.pid for each in others)]):
             for event in lines:
                 kind = event["event"]
                 if kind == "planned":
-                    planned = [event["host_bytes"]]
+                    planned = [event["device_bytes" if on_card else "host_bytes"]]
                 elif kind == "round":
                     rounds.append(event)
                 elif kind == "stages" and event["stages"]:
                     layers = [event["own_layers"], *(each["last"] - each["first"] for each in event["stages"])]
                     planned = [event["own_expected_bytes"], *(each["expected_bytes"] for each in event["stages"])]
                     sent = sum(each["sent_bytes"] for each in event["stages"])
+    if on_card:
+        return Run(rounds, [sum(planned)], layers, [peaks.card - before], sent)
     return Run(rounds, planned, layers, [sum(each.values()) for each in peaks.of], sent)
 
 
@@ -166,16 +184,26 @@ def invitation(home: Path, node: subprocess.Popen[bytes]) -> str:
         time.sleep(1.0)
 
 
-def figures_of(alone: Run, together: Run, gigabytes: float) -> list[Figure]:
+def figures_of(alone: Run, together: Run, gigabytes: float | None) -> list[Figure]:
     found = []
     for name, run in (("one node", alone), ("together", together)):
+        if gigabytes is None and run is together:
+            found += [
+                Figure(f"{name}: layers of machine {number}", count, "", "lower")
+                for number, count in enumerate(run.layers)
+            ]
         for number, (peak, planned) in enumerate(zip(run.peaks, run.planned, strict=True)):
             held = f", machine {number}, {run.layers[number]} layers" if len(run.peaks) > 1 else ""
             bar = f"≤ {gigabytes:g}" if held else None
             found.append(Figure(f"{name}{held}: memory", peak / 1e9, "GB", "lower", bar))
             found.append(Figure(f"{name}{held}: planned / measured", 100 * (planned / peak - 1), "%", "lower", "± 10"))
     for name, run in (("one node", alone), ("together", together)):
-        found.append(Figure(f"{name}: a round", min(each["seconds"] for each in run.rounds[1:]), "s", "lower"))
+        best = min(run.rounds[1:], key=lambda each: float(each["seconds"]))
+        found.append(Figure(f"{name}: a round", best["seconds"], "s", "lower"))
+        for phase in ("generate", "learn"):
+            found.append(Figure(f"{name}: {phase}", best["phases"][phase], "s", "lower"))
+        gaps = [each["engine_kl"] for each in run.rounds if each["engine_kl"] is not None]
+        found.append(Figure(f"{name}: KL of engine and learner a token, worst", max(gaps), "nats", "lower"))
     found.append(
         Figure("together: the owner sends, a round", together.sent / len(together.rounds) / 1e6, "MB", "lower")
     )
@@ -190,13 +218,16 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1024, help="of a micro-batch, padded")
     parser.add_argument("--kept", action="store_true", help="what layers keep is held: they are not computed twice")
     parser.add_argument("--gigabytes", type=float, default=1.5, help="that each of several machines may take")
+    parser.add_argument("--card", action="store_true", help="on this computer's GPU, at its usual settings")
     options = parser.parse_args()
+    gigabytes = None if options.card else options.gigabytes
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder) / "model", SHAPE, layers=options.layers)
-        passes = (f"learner.batch_tokens={options.tokens}", f"learner.recompute={'false' if options.kept else 'true'}")
-        alone = measured(model, Path(folder), 1, options.gigabytes, passes)
-        together = measured(model, Path(folder), options.machines, options.gigabytes, passes)
-    report("stages", figures_of(alone, together, options.gigabytes), as_json=options.json)
+        passes = [f"learner.batch_tokens={options.tokens}", f"learner.recompute={'false' if options.kept else 'true'}"]
+        settings = () if options.card else (*passes, *SMALL)
+        alone = measured(model, Path(folder), 1, gigabytes, settings)
+        together = measured(model, Path(folder), options.machines, gigabytes, settings)
+    report("stages", figures_of(alone, together, gigabytes), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ ROUNDINGS = 4.0  # ε of the dtype by which the two may differ, relative to the 
 def use_one_call_norms(model: PreTrainedModel) -> int:
     """Makes every norm of ``model`` that computes x / √(mean x² + ε) ∘ w do so in one call. Returns how many do.
 
-    Whether one computes that is tried on random rows, not read off its name: Gemma's multiply by 1 + w.
+    Those whose weights are not in memory stay as they are. Whether one computes that is tried on random rows, not read
+    off its name: Gemma's multiply by 1 + w.
     """
     found = 0
     for module in model.modules():
@@ -45,6 +46,7 @@ def _is_plain(norm: Any) -> bool:
     weight = getattr(norm, "weight", None)
     if (
         not isinstance(weight, Tensor)
+        or weight.is_meta
         or weight.ndim != 1
         or not isinstance(getattr(norm, "variance_epsilon", None), float)
     ):

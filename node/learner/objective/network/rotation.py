@@ -28,10 +28,10 @@ ARGUMENTS: Final = ("q", "k", "cos", "sin", "unsqueeze_dim")
 Rotation = Callable[..., tuple[Tensor, Tensor]]
 
 
-def use_one_call_rotation(model: PreTrainedModel) -> bool:
-    """Makes ``model`` rotate queries and keys in one call; False where Triton does not compile for its device, or its
-    own function computes something else, which is tried on random heads."""
-    if not is_for_triton(model.device):
+def use_one_call_rotation(model: PreTrainedModel, device: torch.device) -> bool:
+    """Makes ``model``, which computes on ``device``, rotate queries and keys in one call; False where Triton does not
+    compile for that, or its own function computes something else, which is tried on random heads."""
+    if not is_for_triton(device):
         return False
     module = sys.modules[type(model).__module__]
     own: Any = getattr(module, NAME, None)
@@ -39,7 +39,7 @@ def use_one_call_rotation(model: PreTrainedModel) -> bool:
         return True
     if own is None or tuple(inspect.signature(own).parameters) != ARGUMENTS:
         return False
-    if not agrees("rotating", model.device, lambda: _disagreement(own, model)):
+    if not agrees("rotating", device, lambda: _disagreement(own, device, model.dtype)):
         return False
     setattr(module, NAME, _OneCall(own))
     return True
@@ -64,11 +64,11 @@ def _in_one_call(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor
     return rotated
 
 
-def _disagreement(own: Rotation, model: PreTrainedModel) -> str | None:
+def _disagreement(own: Rotation, device: torch.device, dtype: torch.dtype) -> str | None:
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator).to(model.device, model.dtype)
+        return torch.randn(shape, generator=generator).to(device, dtype)
 
     sizes = ((2, 3, 5, 16), (2, 1, 5, 16))
     heads, angles = [drawn(*size) for size in sizes], drawn(2, 5, 8)
@@ -81,6 +81,6 @@ def _disagreement(own: Rotation, model: PreTrainedModel) -> str | None:
             rotated = rotate(queries, keys, cos, sin)
             gradients = torch.autograd.grad(rotated, leaves, weights)
         found.append((*rotated, *gradients))
-    bound = ROUNDINGS * torch.finfo(model.dtype).eps
+    bound = ROUNDINGS * torch.finfo(dtype).eps
     same = all(not differ(ours, wanted, bound) for wanted, ours in zip(*found, strict=True))
     return None if same else "queries and keys, or their gradients, are rotated otherwise"

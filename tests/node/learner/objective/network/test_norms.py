@@ -54,3 +54,9 @@ def test_a_copy_computes_with_its_own_weights() -> None:
             parameter.data.zero_()
     ids = torch.tensor([[3, 4]])
     assert not second(input_ids=ids).logits.any() and first(input_ids=ids).logits.any()
+
+
+def test_norms_whose_weights_are_on_another_machine_are_left_alone() -> None:
+    network = llama()
+    network.model.layers[1].to("meta")
+    assert use_one_call_norms(network) == NORMS[llama] - 2

@@ -33,8 +33,8 @@ def test_a_model_with_one_call_rotation_has_the_same_logits_and_gradients(networ
     found = []
     for ours in (False, True):
         if ours:
-            assert use_one_call_rotation(model)
-            assert use_one_call_rotation(model), "a second time changes nothing"
+            assert use_one_call_rotation(model, model.device)
+            assert use_one_call_rotation(model, model.device), "a second time changes nothing"
         model.zero_grad()
         logits = model(input_ids=ids).logits.float()
         logits.log_softmax(-1)[..., 3].sum().backward()
@@ -67,13 +67,13 @@ def test_a_function_that_rotates_neighbouring_coordinates_is_left_alone(monkeypa
 
     model = llama()
     monkeypatch.setattr(sys.modules[type(model).__module__], rotation.NAME, neighbours)
-    assert not use_one_call_rotation(model)
+    assert not use_one_call_rotation(model, model.device)
     assert getattr(sys.modules[type(model).__module__], rotation.NAME) is neighbours
 
 
 def test_tensors_that_are_not_for_triton_go_to_the_models_own_function(monkeypatch) -> None:
     model = llama()
-    assert use_one_call_rotation(model)
+    assert use_one_call_rotation(model, model.device)
     monkeypatch.setattr(dispatch, "TRITON_DEVICES", set())
     monkeypatch.setattr(rotation, "_in_one_call", None)
     model(input_ids=torch.tensor([[3, 4]]))
