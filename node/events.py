@@ -401,6 +401,15 @@ class StageHeld(Struct, frozen=True, kw_only=True):
     computed_seconds: float = 0.0
 
 
+class StageAway(Struct, frozen=True):
+    """A machine that had layers, or room for some, and is not there. It is waited for, or they are divided without."""
+
+    peer: str
+    name: str  # as of ``StageHeld``
+    since_seconds: float  # Unix time
+    because: str  # shown escaped
+
+
 class StagesHeld(TimedEvent, frozen=True, kw_only=True, tag="stages"):
     """Which machines hold the model's layers (``policy.stages``): when that changes, and after each round."""
 
@@ -414,6 +423,7 @@ class StagesHeld(TimedEvent, frozen=True, kw_only=True, tag="stages"):
     # Of a round of the longest answers, by the plan and the speeds that machines measured when they connected:
     generating_seconds: float = 0.0
     learning_seconds: float = 0.0
+    away: tuple[StageAway, ...] = ()  # of those that are missing, as far as they are known
 
 
 class Fault(TimedEvent, frozen=True, kw_only=True, tag="fault"):

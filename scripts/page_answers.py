@@ -35,7 +35,17 @@ from node.api.types import (
     SamplesAnswer,
     TaskGain,
 )
-from node.events import DeviceUsage, DonorShare, DonorsShared, Fault, Loading, RoundDone, StageHeld, StagesHeld
+from node.events import (
+    DeviceUsage,
+    DonorShare,
+    DonorsShared,
+    Fault,
+    Loading,
+    RoundDone,
+    StageAway,
+    StageHeld,
+    StagesHeld,
+)
 from node.tasks.catalogue import JudgedAnswer
 from node.trying.tried import Answer, Tried
 from scripts.bench.common.simulated_node import ROUND_SECONDS, SimulatedNode
@@ -166,7 +176,7 @@ def donors_of(now_seconds: float) -> DonorsShared:
 
 
 def stages_of(now_seconds: float) -> StagesHeld:
-    """Two machines with layers: one computes, the other one was lost."""
+    """Two machines with layers: one computes, the other one is away."""
     attic = StageHeld(
         first=3,
         last=14,
@@ -187,6 +197,7 @@ def stages_of(now_seconds: float) -> StagesHeld:
         own_layers=3,
         stages=(attic, cellar),
         waits="1 of 2 machines is here",
+        away=(StageAway("12D3KooWCellar", "cellar", now_seconds - 45.0, cellar.because),),
         because="layers by speed",
     )
 

@@ -210,6 +210,10 @@ def stage_lines(event: StagesHeld) -> Iterator[str]:
         rate = f", {stage.computed_tokens / seconds:,.0f} tokens/s" if seconds else ""
         traffic = f"{size(stage.sent_bytes)} to it, {size(stage.received_bytes)} from it"
         yield f"{name}: {held}, {size(stage.expected_bytes)}{rate}; {traffic}"
+    planned = "; layers are divided without it" if event.stages and all(each.peer for each in event.stages) else ""
+    for away in event.away:
+        name, since = printable(away.name, 64) or away.peer, local_time(away.since_seconds, event.time_seconds)
+        yield f"{name}: away since {since}{planned}: {printable(away.because, MAX_REASON_CHARACTERS)}"
     if event.learning_seconds:
         generating, learning = duration(event.generating_seconds), duration(event.learning_seconds)
         yield f"expected of a round of the longest answers: {generating} to generate, {learning} to learn"
@@ -222,8 +226,17 @@ def lost_stage_line(stage: StageHeld) -> str:
     because = printable(stage.because, MAX_REASON_CHARACTERS)
     return (
         f"MACHINE LOST that held {layer_span(stage.first, stage.last)}: {because}. What was under way is dropped, "
-        "and done again once it, or another one, is back."
+        "and done again once it, or another one, is back, or layers are divided anew without it."
     )
+
+
+def divided_anew_line(event: StagesHeld) -> str:
+    """Tells the owner that other machines hold other layers from now on."""
+    held = [f"{printable(each.name, 64) or each.peer} {layer_span(each.first, each.last)}" for each in event.stages]
+    away = ", ".join(printable(each.name, 64) or each.peer for each in event.away)
+    without = f", without {away}, which is away" if away else ""
+    own = f"this machine {layer_span(0, event.own_layers)}"
+    return f"LAYERS DIVIDED ANEW{without}: {', '.join((own, *held))}. It goes on from the last round that was done."
 
 
 def out_of_memory_line(event: OutOfMemory) -> str:
@@ -265,6 +278,12 @@ def escaped_event(event: Event) -> Event:
                         each, name=printable(each.name, 64), because=one_line(each.because, MAX_DETAIL_CHARACTERS)
                     )
                     for each in stages
+                ),
+                away=tuple(
+                    msgspec.structs.replace(
+                        each, name=printable(each.name, 64), because=one_line(each.because, MAX_DETAIL_CHARACTERS)
+                    )
+                    for each in event.away
                 ),
             )
         case Fault(detail=detail) | OutOfMemory(detail=detail):

@@ -32,6 +32,7 @@ from node.events import PAUSE_LINE, STOP_LINE, Event, Fault, LearnerStart, Loadi
 from node.learner.memory.abandoned import WaitAbandoned
 from node.policy.device_faults import accelerator_error, detail_of, is_out_of_memory
 from node.process_pipes import claim_standard_output
+from node.stages.attendance import NEW_PLAN, Attendance
 from protocol.errors import StarlingError
 from swarm.exit_codes import ExitCode, exit_code_of
 
@@ -91,7 +92,8 @@ def run_learner(
     began: float,
     on_imported: Callable[[], None] = lambda: None,
 ) -> ExitCode:
-    """Loads everything and runs rounds until the end. Returns the exit code; a ``StarlingError`` is a fatal ``Fault``,
+    """Loads everything and runs rounds until the end; where the machines of a model change (``Attendance``), it does so
+    again from what it has learnt. Returns the exit code; a ``StarlingError`` is a fatal ``Fault``,
     and so is a GPU that failed: the supervisor starts a new process, which may find the GPU well.
 
     ``began`` is ``time.monotonic()`` when the process started; ``on_imported`` is called once all libraries are loaded.
@@ -103,10 +105,22 @@ def run_learner(
         with Scorer(config.tasks) as scorer:  # its workers start first: they load while this process does
             with importing_libraries():
                 from node.learner.assembly.loading import assembled
+                from node.learner.memory.errors import give_back
 
             on_imported()
-            with assembled(home, config, scorer, report, began, should_stop) as learner:
-                stopped = learner.run(should_stop)
+            attendance = Attendance()
+            while True:
+                with assembled(home, config, scorer, report, began, should_stop, attendance) as learner:
+                    round_before, tokens_before = learner.state.round, learner.state.tokens_generated
+                    stopped = learner.run(lambda: should_stop() or attendance.new_plan)
+                if stopped.because != NEW_PLAN or stopped.lost is not None:
+                    break
+                config = _with_left(
+                    config, stopped.round - round_before, stopped.tokens_generated_total - tokens_before
+                )
+                del learner
+                give_back()
+                began = time.monotonic()
             report(stopped)
     except StarlingError as error:
         return _ended_by(error, report)
@@ -126,6 +140,18 @@ def run_learner(
         )
         return ExitCode.FAULT
     return ExitCode.DONE if stopped.lost is None else ExitCode.NOT_SAVED
+
+
+def _with_left(config: Config, rounds: int, tokens: int) -> Config:
+    """Returns the configuration with what is left to do after so many rounds and tokens: at least one. What was learnt
+    stays, also where the run began from the weights of peers."""
+    return config.model_copy(
+        update={
+            "rounds": max(1, config.rounds - rounds) if config.rounds else 0,
+            "tokens": max(1, config.tokens - tokens) if config.tokens else 0,
+            "checkpoint": config.checkpoint.model_copy(update={"from_peers": False}),
+        }
+    )
 
 
 def _ended_by(error: StarlingError, report: Callable[[Event], None]) -> ExitCode:

@@ -39,7 +39,7 @@ from node.learner.round.report import Reporting
 from node.learner.round.scoring import RoundScoring, share
 from node.learner.round.taking_back import TakingBack
 from node.learner.state.learner_state import LearnerState
-from node.learner.state.persistence import Persistence
+from node.learner.state.persistence import Persistence, SnapshotInputs
 from node.learner.steps.early_learning import EarlyLearning
 from node.learner.steps.optimizer import MasterAdamW
 from node.policy.policy import Policy
@@ -66,11 +66,13 @@ class Learner:
     reporting: Reporting
     persistence: Persistence | None  # None: nothing is kept
     phases: PhaseRunner
+    _before: SnapshotInputs | None = None  # as the round under way found it
 
     def round(self) -> RoundDone:
         """Runs one round and returns its event, which it also reports."""
         state, record = self.state, self.reporting.begin()
         self.phases.round = state.round + 1
+        self._before = self._copied_inputs()
 
         # 1. Which prompts. Meanwhile the swarm is asked for groups of others.
         self.foreign.ask(state.round, state.success)
@@ -93,6 +95,8 @@ class Learner:
         taken_back = self.taking_back.averaging(scored)
         if taken_back:
             scored = scored.without_own()
+            self._before = self._copied_inputs()  # the weights are others from here on
+            self._before[0].policy_version += 1
         record.watch.lap("score")
 
         # 5. One optimizer step on both, and further ones on remembered answers of peers.
@@ -132,7 +136,10 @@ class Learner:
             because = self._rounds_until(should_stop)
         finally:
             self.close()
-        path = self.persistence.save_last(self._snapshot_inputs(), self.phases) if self.persistence else None
+        saved, before = self._snapshot_inputs(), self._before
+        if before is not None and before[0].round == self.state.round:  # it was abandoned: the next start does it again
+            saved = before
+        path = self.persistence.save_last(saved, self.phases) if self.persistence else None
         return Stopped(
             time_seconds=self.reporting.clock(),
             round=self.state.round,
@@ -160,12 +167,8 @@ class Learner:
                 because = "tokens"
             if because is not None:
                 return because
-            done, unfinished = self.state.round, self.state.unfinished
-            try:
+            with suppress(WaitAbandoned):  # asked to stop
                 self.round()
-            except WaitAbandoned:  # asked to stop
-                if self.state.round == done:
-                    self.state.unfinished = unfinished  # the next start repeats the round
 
     def _average(self) -> bool:
         """Returns whether averaging with a partner has changed the weights."""
@@ -174,5 +177,8 @@ class Learner:
             return False
         return bool(self.phases.attempt("average", lambda: averager.after_round(self.state), self.own.release))
 
-    def _snapshot_inputs(self) -> tuple[LearnerState, dict[str, object]]:
+    def _snapshot_inputs(self) -> SnapshotInputs:
         return self.state, self.intake.position()
+
+    def _copied_inputs(self) -> SnapshotInputs:
+        return self.state.copied(), self.intake.position()

@@ -14,7 +14,7 @@ from node.learner import learner_process
 REST_SECONDS = 0.4
 
 
-def _resting(reporter: Callable[[BinaryIO], Callable[[Event], None]]) -> Callable[[BinaryIO], Callable[[Event], None]]:
+def resting(reporter: Callable[[BinaryIO], Callable[[Event], None]]) -> Callable[[BinaryIO], Callable[[Event], None]]:
     def made(output: BinaryIO) -> Callable[[Event], None]:
         report = reporter(output)
 
@@ -29,7 +29,7 @@ def _resting(reporter: Callable[[BinaryIO], Callable[[Event], None]]) -> Callabl
 
 
 if __name__ == "__main__":
-    setattr(learner_process, "_reporter", _resting(learner_process._reporter))  # noqa: B010  # for mypy it is a function
+    setattr(learner_process, "_reporter", resting(learner_process._reporter))  # noqa: B010  # for mypy it is a function
     code = learner_process.main()
     sys.stderr.flush()
     os._exit(code)  # as the learner's own module does

@@ -1,9 +1,9 @@
 """``starling`` with stand-ins for what needs torch: ``python -m`` this, what to replace, a verb, its flags.
 
 ``learner`` is replaced by ``stand_in_learner``; with ``rest`` it is the real one, which rests between rounds
-(``resting_learner``); ``evaluation`` by one that names the newest checkpoint and finds every model as good as every
-other. The verbs themselves, supervisors, swarm processes and the demonstration, whose nodes get the same stand-ins, are
-the real ones.
+(``resting_learner``), and with ``hasty`` it also awaits lost machines for seconds alone (``hasty_learner``);
+``evaluation`` by one that names the newest checkpoint and finds every model as good as every other. The verbs
+themselves, supervisors, swarm processes and the demonstration, whose nodes get the same stand-ins, are the real ones.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def evaluate_policy(
 
 def replace(what: str) -> None:
     member.STARLING = (sys.executable, "-P", "-m", THIS, what)
-    for name, module in (("learner", "stand_in_learner"), ("rest", "resting_learner")):
+    for name, module in (("learner", "stand_in_learner"), ("rest", "resting_learner"), ("hasty", "hasty_learner")):
         if name in what.split(","):
             start.LEARNER_COMMAND = (sys.executable, "-P", "-m", f"tests.processes.{module}")
     if "evaluation" in what.split(","):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.processes.conftest import with_stand_ins
 from tests.processes.test_donors import events_of, lent
 
 pytestmark = pytest.mark.processes
@@ -45,6 +46,42 @@ def test_a_node_waits_for_its_machine_learns_with_it_and_goes_on_after_it_was_ki
     alone = processes.up("--set", "policy.stages=0", "--rounds", "1", home=node.home)
     assert alone.end() == 0, alone.last_words()
     assert [event["round"] for event in alone.of_kind("round")] == [node.of_kind("round")[-1]["round"] + 1]
+
+
+def test_a_node_whose_machine_stays_away_goes_on_with_the_other_one_and_takes_in_the_next(processes: Any) -> None:
+    node = processes.up("--model", "builtin:wren", "--stages", "2", starling=with_stand_ins("hasty"))
+    node.wait_for(lambda event: event["event"] == "stages" and event["waits"])
+    machines = {}
+    for name in ("attic", "cellar"):
+        invited = processes.run("donor", "invite", "--home", str(node.home), "--for", name)
+        machines[name] = lent(processes, name, "--to", invited.stdout.strip())
+    node.wait_for_round(2)
+    learners = learner_processes(processes)
+
+    # One is killed and stays away: the other one gets its layers too, and no round is lost.
+    seen = len(node.events)
+    os.killpg(machines["attic"].process.pid, signal.SIGKILL)
+    alone = node.wait_for(lambda event: event["event"] == "stages" and len(event["stages"]) == 1, seen)
+    assert [each["name"] for each in alone["stages"]] == ["cellar"]
+    assert [each["name"] for each in alone["away"]] == ["attic"]
+    node.wait_for_note("without attic")
+    node.wait_for_round(node.of_kind("round")[-1]["round"] + 2, seen)
+    assert "layers    attic: away since " in processes.run("status", "--home", str(node.home)).stdout
+
+    # It comes back: the next plan has it.
+    seen = len(node.events)
+    lent(processes, "attic")
+    both = node.wait_for(lambda event: event["event"] == "stages" and len(event["stages"]) == 2, seen)
+    assert {each["name"] for each in both["stages"]} == {"attic", "cellar"} and both["away"] == []
+    node.wait_for_round(node.of_kind("round")[-1]["round"] + 2, seen)
+    rounds = [event["round"] for event in node.of_kind("round")]
+    assert rounds == list(range(1, rounds[-1] + 1))
+    assert learner_processes(processes) == learners and not node.of_kind("fault")
+    assert node.stop() == 0
+
+
+def learner_processes(processes: Any) -> list[int]:
+    return [number for number, command in processes.alive().items() if "hasty_learner" in command]
 
 
 def test_a_machine_with_another_model_is_told_so_and_ends(processes: Any) -> None:

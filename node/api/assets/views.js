@@ -136,7 +136,7 @@ export function figures(status) {
       ...(device ? gpu(device) : [row("device", status.ready?.device ?? "–", status.ready?.dtype ?? "")]),
       ...(engine ? [row("engine", engine.backend, ...engineState(engine))] : []),
     ],
-    ...(stages?.own_layers ? { Layers: [row("this machine", layersText(0, stages.own_layers), stages.waits), ...stages.stages.map(stageRow)] } : {}),
+    ...(stages?.own_layers ? { Layers: [row("this machine", layersText(0, stages.own_layers), stages.waits), ...stages.stages.map(stageRow), ...stages.away.map(awayRow)] } : {}),
     ...(donors?.donors.length ? { Donors: donors.donors.map((donor) => donorRow(donor, donors.groups)) } : {}),
   };
   const lists = Object.entries(groups).map(([name, rows]) =>
@@ -183,6 +183,10 @@ function stageRow({ name, peer, first, last, sent_bytes: sent, received_bytes: r
   if (!peer) return row("nobody", layersText(first, last), because, "warn");
   const rate = seconds ? `${number(tokens / seconds)} tokens/s, ` : "";
   return row(name || peer.slice(-8), layersText(first, last), `${rate}${size(sent)} to it, ${size(received)} back`);
+}
+
+function awayRow({ name, peer, since_seconds: since, because }) {
+  return row(name || peer.slice(-8), `away for ${ago(Date.now() / 1000 - since)}`, because, "warn");
 }
 
 function gpu({ name, memory_used_bytes, memory_total_bytes, utilization_share, power_watts, power_limit_watts }) {

@@ -49,6 +49,7 @@ from node.learner.steps.devices import ONE_DEVICE, LeadingDevice
 from node.learner.steps.optimizer import MasterAdamW
 from node.policy.device import choose_device
 from node.policy.policy import Policy
+from node.stages.attendance import Attendance
 from node.stages.gathering import Gathering
 from node.state_sync.measured_success import SuccessMeasurement
 from node.state_sync.publishing import HeldState, StatePublisher
@@ -93,12 +94,14 @@ def assembled(
     report: Callable[[Event], None],
     began: float,
     should_stop: Callable[[], str | None] = lambda: None,
+    attendance: Attendance | None = None,
 ) -> Iterator[Learner]:
     """Yields a learner that continues from data directory ``path``; on leaving, its threads end and nothing is lost.
 
-    ``began`` is ``time.monotonic()`` when the process started; ``should_stop`` ends waiting for the weights of peers.
-    Raises ``ConfigurationError`` or ``StorageError``, and ``WaitAbandoned`` where it is to stop before there are as
-    many machines as ``policy.stages``.
+    ``began`` is ``time.monotonic()`` when loading began; ``should_stop`` ends waiting for the weights of peers.
+    ``attendance`` is that of the process: it says which machines need not be waited for now, and later when rounds are
+    to end for a new plan. Raises ``ConfigurationError`` or ``StorageError``, and ``WaitAbandoned`` where it is to stop
+    before there are as many machines as ``policy.stages``.
     """
 
     def loading(what: str) -> None:
@@ -113,7 +116,7 @@ def assembled(
         policy: Policy
         if config.policy.stages:
             loading("machines")
-            over = over_machines(home, config, tasks.values(), report, should_stop, stack)
+            over = over_machines(home, config, tasks.values(), report, should_stop, stack, attendance or Attendance())
             if over is None:
                 raise WaitAbandoned
             sizes = Sizes(over.settings.rows, over.settings.batch_tokens, over.settings.recompute)
@@ -156,12 +159,12 @@ def assembled(
 
 
 def _telling_rounds(report: Callable[[Event], None], gathering: Gathering) -> Callable[[Event], None]:
-    """Returns ``report`` which tells after each round what its machines did."""
+    """Returns ``report`` which tells after each round what its machines did, and looks for those that are missing."""
 
     def told(event: Event) -> None:
         report(event)
         if isinstance(event, RoundDone):
-            gathering.tell()
+            gathering.round_done()
 
     return told
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 
 from node.configuration import Config, DtypeName, chosen
 from node.engines.donors.donor_source import SwarmDonors
@@ -13,7 +14,7 @@ from node.events import Event
 from node.fit.candidates import ADAPTER_RANK
 from node.fit.planning import trained_here
 from node.fit.settings import MemorySettings, with_settings
-from node.fit.stages.plan import Pace, plan_stages
+from node.fit.stages.plan import Pace, StageMachine, StagePlan, plan_stages
 from node.fit.workload import workload_of
 from node.home import Home
 from node.learner.assembly.planning import learner_machine
@@ -23,6 +24,7 @@ from node.policy.held_layers import hold_factors, hold_layers, layers_of
 from node.policy.model_counting import counted_sizes
 from node.policy.model_files import model_folder
 from node.policy.policy import Policy
+from node.stages.attendance import Attendance
 from node.stages.cut import check_cut
 from node.stages.gathering import Gathering, ShouldStop
 from node.stages.pace import head_pace, layer_pace
@@ -53,9 +55,10 @@ def over_machines(
     report: Callable[[Event], None],
     should_stop: ShouldStop,
     stack: ExitStack,
+    attendance: Attendance,
 ) -> OverMachines | None:
-    """Waits for ``policy.stages`` machines, divides the model among them, and loads what this one holds; None where the
-    learner is to stop first. ``stack`` ends the connections.
+    """Waits for ``policy.stages`` machines, or fewer as ``attendance`` has it, divides the model among them, and loads
+    what this one holds; None where the learner is to stop first. ``stack`` ends the connections.
 
     Raises ``ConfigurationError`` for a model that cannot be divided, or does not fit all of them together.
     """
@@ -70,18 +73,34 @@ def over_machines(
     width = int(policy.base.config.hidden_size)
     expected = StageExpected(policy.family, sizes.layers, width, policy.dtype)
     donors = SwarmDonors(home.donors, home.swarm_socket, _terms(config, policy, dtype))
-    gathering = Gathering(LentStages(donors, expected), config.policy.stages, report, time.time, time.sleep)
-    stack.callback(gathering.close)
-    paces: tuple[Pace, Pace] | None = None
     workload = workload_of(config, tasks, sizes)
+
+    @cache
+    def paces() -> tuple[Pace, Pace]:
+        """Measured once machines are there, since a node's other processes compute while they start."""
+        measured = layer_pace(StageWorker(policy, folder), sizes), head_pace(sizes, device, policy.dtype)
+        hold_factors(policy)
+        return measured
+
+    def planned(machines: Sequence[StageMachine]) -> StagePlan:
+        return plan_stages(config, sizes, owner, *paces(), machines, workload, kept=trained_here(home))
+
+    gathering = Gathering(
+        LentStages(donors, expected),
+        config.policy.stages,
+        planned,
+        report,
+        time.time,
+        time.monotonic,
+        time.sleep,
+        attendance,
+    )
+    stack.callback(gathering.close)
+    attendance.starts(time.monotonic(), goes_on=trained_here(home) is not None)
     while True:
-        machines = gathering.gathered(should_stop)
-        if machines is None:
+        plan = gathering.gathered(should_stop)
+        if plan is None:
             return None
-        if paces is None:  # not before, since a node's other processes compute while they start
-            paces = layer_pace(StageWorker(policy, folder), sizes), head_pace(sizes, device, policy.dtype)
-            hold_factors(policy)
-        plan = plan_stages(config, sizes, owner, *paces, machines, workload, kept=trained_here(home))
         stages = Stages(policy.trainable(), [range(each.first, each.last) for each in plan.held[1:]], gathering.lost)
         if gathering.seat(stages, plan):
             break

@@ -19,6 +19,7 @@ from node.learner.answers.right_answers import IMITATION_RATE, of_others
 from node.learner.foreign.candidates import ForeignCandidates, VerifiedGroup
 from node.learner.generation.hint import Hint
 from node.learner.influence.guard import Guard
+from node.learner.memory.abandoned import WaitAbandoned
 from node.learner.memory.phases import PhaseRunner
 from node.learner.objective.advantages import AdvantageRule, Capabilities
 from node.learner.objective.batch import SELF, TrainingGroup, one_row_each
@@ -155,7 +156,10 @@ class RoundLearning:
             groups = self.guard.shaped_again(state.round + 1, own_batch, of_others(lesson))
             own = [(task, peer, group) for task, peer, group in lesson if peer == SELF]
             batch = [*(group for _, _, group in own), *groups]
-            report = self.steps.take(batch, self.phases, self.release, rate=rate)
+            try:
+                report = self.steps.take(batch, self.phases, self.release, rate=rate)
+            except WaitAbandoned:  # the round's own step is taken: it ends here, and not with weights of half a round
+                break
             if report.step is not None and report.step.taken:
                 taken += 1
                 sources = [*own, *(each for each in lesson if each[1] != SELF)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
+from itertools import chain
 
 from node.averaging import rules
 from node.averaging.guard import AveragingGuard
@@ -37,3 +39,10 @@ class LearnerState:
     hints: Hints = field(default_factory=Hints)
     rate: RateState = field(default_factory=RateState)
     evaluation: HeldOutReward | None = None  # the newest, of the weights after the round that it names
+
+    def copied(self) -> LearnerState:
+        """Returns a state of its own; what is never written to is shared."""
+        memories = (self.rehearsal, self.imitation)
+        known = [each for memory in memories for of_class in memory.classes.values() for each in of_class.items()]
+        shared = (self.outer, self.averaging.trial, self.unfinished, *chain.from_iterable(known))
+        return copy.deepcopy(self, {id(each): each for each in shared})

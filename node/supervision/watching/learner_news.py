@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from node import events
 from node.api.answers import (
     damaged_line,
+    divided_anew_line,
     dropped_donor_line,
     engine_line,
     lost_stage_line,
@@ -37,6 +38,7 @@ class LearnerNews:
         self._phases = PhaseWatch()
         self._learning = LearningWatch()
         self._lost_stages: Set[int] = set()  # the first layer of each place that was told to have lost its machine
+        self._division: list[int] = []  # where layers were cut last
         self._noted: set[str] = set()  # what is told once: "NOTHING LEARNT" and "REWARD FALLS"
         self._heard_at = clock()
 
@@ -102,6 +104,10 @@ class LearnerNews:
                 lost = {stage.first: stage for stage in event.stages if not stage.peer and stage.because}
                 new_ones = [lost_stage_line(stage) for first, stage in lost.items() if first not in self._lost_stages]
                 self._lost_stages = lost.keys()
+                division = [stage.first for stage in event.stages]
+                if division and self._division and division != self._division:
+                    new_ones.append(divided_anew_line(event))
+                self._division = division or self._division
                 return new_ones
             case events.OutOfMemory():
                 return [out_of_memory_line(event)]

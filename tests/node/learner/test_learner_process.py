@@ -5,6 +5,7 @@ A start takes three seconds, nearly all of them the import of torch and transfor
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -34,9 +35,11 @@ from node.events import (
 )
 from node.fit.fitted import Fitted, Sizes, read_fitted, remember, write_fitted
 from node.fit.host_memory import host_memory_bytes
+from node.learner import learner_process
 from node.learner.learner_process import run_learner
 from node.learner.loop import Learner
 from node.policy.policy import Policy
+from node.stages.attendance import NEW_PLAN, Attendance
 from protocol.errors import AcceleratorError, ConfigurationError
 from swarm.exit_codes import FINAL, ExitCode
 from tests.hang_guard import HANG_SECONDS
@@ -217,3 +220,26 @@ def test_start_after_memory_ran_out_begins_with_what_fitted_and_remembers_what_i
     remember(path, model, host_memory_bytes(), Sizes(2, 512))
     again = read_fitted(path)
     assert again is not None and (again.rows, again.batch_tokens, again.learner_killed) == (2, 512, 2)
+
+
+def test_rounds_that_end_for_a_new_plan_go_on_in_the_same_process_and_are_as_many_as_were_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attendance, events, learners = Attendance(), list[Event](), list[int]()
+
+    def report(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, LearnerReady):
+            attendance.new_plan = None
+            learners.append(sum(isinstance(each, Learner) for each in gc.get_objects()))
+        elif isinstance(event, RoundDone) and event.round in (2, 3):
+            attendance.new_plan = NEW_PLAN
+
+    monkeypatch.setattr(learner_process, "Attendance", lambda: attendance)
+    config = CONFIG.model_copy(update={"rounds": 5})
+    assert run_learner(tmp_path, config, report, lambda: None, began=time.monotonic()) == ExitCode.DONE
+    assert [event.round for event in events if isinstance(event, RoundDone)] == [1, 2, 3, 4, 5]
+    assert [event.round for event in events if isinstance(event, LearnerReady)] == [0, 2, 3]
+    assert len(set(learners)) == 1  # nothing of the earlier ones is left in memory
+    [stopped] = [event for event in events if isinstance(event, Stopped)]
+    assert (stopped.because, stopped.round, stopped.lost) == ("rounds", 5, None)

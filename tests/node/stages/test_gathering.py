@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,25 +14,29 @@ import pytest
 
 from node.configuration import EvaluationSection, LearnerSection
 from node.engines.donors.donor_source import WaitingDonor
-from node.events import Evaluated, OutOfMemory, StagesHeld
+from node.events import Evaluated, OutOfMemory, RoundDone, StagesHeld
 from node.fit.fitted import Sizes
 from node.fit.settings import MemorySettings
-from node.fit.stages.plan import HeldLayers, Pace, StagePlan
+from node.fit.stages.plan import HeldLayers, Pace, StageMachine, StagePlan
 from node.fit.stages.schedule import OwnerOrder
+from node.learner.answers.right_answers import RightAnswer
 from node.learner.memory.abandoned import WaitAbandoned
 from node.learner.memory.phases import SizePlan
+from node.learner.state.persistence import snapshot_of
 from node.policy.held_layers import hold_factors, hold_layers
 from node.policy.policy import Policy
+from node.stages.attendance import AWAY_SECONDS, BETWEEN_PLANS_SECONDS, NEW_PLAN, Attendance
 from node.stages.gathering import LOOK_SECONDS, Gathering
 from node.stages.link import StageFacts
 from node.stages.policy import StagedPolicy
 from node.stages.stages import Stages
-from protocol.errors import StageLostError
-from tests.node.learner.letter_node import Node, character_tokens
+from protocol.errors import ConfigurationError, StageLostError
+from tests.node.learner.letter_node import LetterTask, Node, character_tokens
 from tests.node.stages.machines import LAYERS, Machine, saved, scatter, section_of, worker
 
 ROOM, NEEDED = 4_000, 3_000  # bytes
 PACE = Pace(1e9, 1e9)
+UNIX = 1_000_000.0  # when the seconds of ``Machines`` begin
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +65,25 @@ class Machines:
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds
 
+    def leaves(self, peer: str) -> None:
+        """It is gone, and the others come again."""
+        self.arrives = [each for each in self.arrives if each[1] != peer]
+        self.used.clear()
+
     def should_stop(self) -> str | None:
         return "asked" if self.seconds >= self.stop_at else None
+
+
+class Here(Executor):
+    """Does at once what it is given."""
+
+    def submit(self, work: Any, /, *given: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*given, **named))
+        except Exception as error:  # noqa: BLE001  for whoever waits
+            done.set_exception(error)
+        return done
 
 
 @dataclass
@@ -87,28 +110,45 @@ def plan_of(cuts: tuple[int, ...]) -> StagePlan:
 
 
 def gathering_of(machines: Machines, events: list[StagesHeld], wanted: int = 2) -> Gathering:
-    return Gathering(machines, wanted, events.append, lambda: machines.seconds, machines.sleep)
+    def seconds() -> float:
+        return machines.seconds
+
+    return Gathering(
+        machines, wanted, planned, events.append, lambda: UNIX + seconds(), seconds, machines.sleep, connecting=Here()
+    )
 
 
-def owner_of(machines: Machines) -> Owner:
+def planned(machines: Sequence[StageMachine]) -> StagePlan:
+    """Every machine has room for two layers, and the owner for one; the owner has more where there is but one other."""
+    rooms = sum(each.usable_bytes >= NEEDED for each in machines)
+    if rooms < len(machines) or rooms == 0:
+        raise ConfigurationError(f"{rooms} of {len(machines)} have room: 1 kB more would do")
+    return plan_of({1: (2,), 2: (1, 3)}[rooms])
+
+
+def owner_of(machines: Machines, attendance: Attendance | None = None) -> Owner:
     events: list[StagesHeld] = []
     gathering = gathering_of(machines, events)
-    assert gathering.gathered(machines.should_stop) is not None
-    policy, plan = Policy.without_weights(section_of(machines.folder)), plan_of((1, 3))
+    if attendance is not None:
+        gathering.attendance = attendance
+    gathering.attendance.starts(machines.seconds, goes_on=False)
+    plan = gathering.gathered(machines.should_stop)
+    assert plan is not None
+    policy = Policy.without_weights(section_of(machines.folder))
     hold_factors(policy)
-    hold_layers(policy, machines.folder, range(1), ends=True, factors=False)
+    hold_layers(policy, machines.folder, range(plan.held[0].last), ends=True, factors=False)
     scatter(policy)
-    stages = Stages(policy.trainable(), [range(1, 3), range(3, 4)], gathering.lost)
+    stages = Stages(policy.trainable(), [range(each.first, each.last) for each in plan.held[1:]], gathering.lost)
     assert gathering.seat(stages, plan)
-    staged = StagedPolicy.of(replace(policy, tokens=character_tokens()), 1, stages, plan.order)
+    own = plan.held[0].last
+    staged = StagedPolicy.of(replace(policy, tokens=character_tokens()), own, stages, plan.order)
     return Owner(machines, gathering, staged, events)
 
 
 def test_an_owner_waits_until_all_are_there_and_says_for_how_many(folder: Path) -> None:
     machines, events = Machines(folder, [(3.0, "ann", ROOM), (9.0, "bob", ROOM)]), list[StagesHeld]()
     found = gathering_of(machines, events).gathered(machines.should_stop)
-    assert found is not None
-    assert [each.usable_bytes for each in found] == [ROOM, ROOM]
+    assert found == plan_of((1, 3))
     assert machines.seconds == pytest.approx(9.0, abs=LOOK_SECONDS)
     assert [(each.connected, each.waits[:1]) for each in events] == [(0, "2"), (1, "1")]
 
@@ -130,6 +170,7 @@ def test_an_owner_that_is_to_stop_does_not_wait_for_a_machine_that_loads_its_mod
     stopped, closed = threading.Event(), threading.Event()
     machines = Loading(folder, [(0.0, "ann", ROOM)])
     gathering = gathering_of(machines, [])
+    gathering.connecting = ThreadPoolExecutor(1)
     assert gathering.gathered(machines.should_stop) is None
     stopped.set()
     assert closed.wait(60)
@@ -141,9 +182,10 @@ def test_a_machine_that_is_lost_before_it_had_its_layers_is_not_counted(folder: 
     policy = Policy.without_weights(section_of(folder))
     hold_factors(policy)
     for expected in (False, True):
-        assert gathering.gathered(machines.should_stop) is not None
+        plan = gathering.gathered(machines.should_stop)
+        assert plan is not None
         stages = Stages(policy.trainable(), [range(1, 3), range(3, 4)], gathering.lost)
-        assert gathering.seat(stages, plan_of((1, 3))) is expected
+        assert gathering.seat(stages, plan) is expected
     assert machines.used["bob"].worker.layers == range(1, 3)
     assert machines.used["cid"].worker.layers == range(3, 4)
 
@@ -166,16 +208,139 @@ def test_layers_of_a_machine_that_is_lost_go_to_one_with_room_for_them(folder: P
     assert (regained.connected, [each.peer for each in regained.stages], regained.waits) == (2, ["eve", "bob"], "")
 
 
+def lost(owner: Owner, *peers: str) -> None:
+    """Machines of the owner are lost, and never seen again."""
+    for peer in peers:
+        owner.machines.used[peer].dies_at = "begin"
+        with pytest.raises(StageLostError):
+            owner.policy.stages.begin()
+    owner.machines.arrives = [each for each in owner.machines.arrives if each[1] not in peers]
+
+
+def test_an_owner_whose_machine_stays_away_plans_anew_with_the_other_one(folder: Path) -> None:
+    machines = Machines(folder, [(0.0, "ann", ROOM), (0.0, "bob", ROOM)])
+    owner = owner_of(machines)
+    machines.seconds = 1000.0
+    lost(owner, "bob")
+    assert not owner.gathering.regained(machines.should_stop)
+    attendance = owner.gathering.attendance
+    assert attendance.new_plan == NEW_PLAN
+    assert machines.seconds == pytest.approx(1000.0 + AWAY_SECONDS, abs=LOOK_SECONDS)
+
+    # Both are awaited then, and the one that has been away for long is not waited for once more.
+    owner.gathering.close()
+    machines.leaves("bob")
+    machines.arrives = [(machines.seconds + 9.0, "ann", ROOM)]
+    began = machines.seconds
+    again = owner_of(machines, attendance)
+    assert machines.seconds == pytest.approx(began + 9.0, abs=LOOK_SECONDS)
+    assert attendance.new_plan is None
+    assert again.policy.own_layers == 2 and machines.used["ann"].worker.layers == range(2, 4)
+    told = again.events[-1]
+    assert (told.wanted, told.connected, told.waits, [each.peer for each in told.stages]) == (2, 1, "", ["ann"])
+    [away] = told.away
+    assert (away.peer, away.since_seconds) == ("bob", UNIX + 1000.0) and "plug" in away.because
+
+
+def test_a_machine_that_comes_back_in_time_gets_its_layers_and_no_new_plan_is_made(folder: Path) -> None:
+    machines = Machines(folder, [(0.0, "ann", ROOM), (0.0, "bob", ROOM)])
+    owner = owner_of(machines)
+    lost(owner, "bob")
+    machines.arrives.append((AWAY_SECONDS - 5.0, "bob", ROOM))
+    del machines.used["bob"]
+    assert owner.gathering.regained(machines.should_stop)
+    assert owner.gathering.attendance.new_plan is None
+    assert owner.events[-1].away == ()
+
+
+def test_an_owner_waits_on_where_the_others_cannot_hold_the_model_and_says_how_much_is_missing(folder: Path) -> None:
+    machines = Machines(folder, [(0.0, "ann", ROOM), (0.0, "bob", ROOM)])
+    owner = owner_of(machines)
+
+    def refuse(_: Sequence[StageMachine]) -> StagePlan:
+        raise ConfigurationError("1.2 GB more memory in all would do")
+
+    owner.gathering.planned = refuse
+    lost(owner, "bob")
+    machines.arrives.append((AWAY_SECONDS + 3000.0, "bob", ROOM))
+    del machines.used["bob"]
+    assert owner.gathering.regained(machines.should_stop)
+    assert owner.gathering.attendance.new_plan is None
+    waits = [event.waits for event in owner.events if event.waits]
+    assert "1.2 GB more" in waits[-1] and "1.2 GB more" not in waits[-2]
+    assert machines.used["bob"].worker.layers == range(3, 4)
+
+
+def test_an_owner_all_of_whose_machines_are_lost_waits_for_one_at_least(folder: Path) -> None:
+    machines = Machines(folder, [(0.0, "ann", ROOM), (0.0, "bob", ROOM)], stop_at=AWAY_SECONDS + 3000.0)
+    owner = owner_of(machines)
+    machines.used["ann"].dies_at = "forget"  # which nobody notices before it is asked something
+    lost(owner, "bob")
+    assert not owner.gathering.regained(machines.should_stop)
+    assert owner.gathering.attendance.new_plan is None
+    assert [each.peer for each in owner.events[-1].away] == ["bob", "ann"]
+
+
+def test_a_machine_that_is_too_small_is_left_out_of_a_new_plan(folder: Path) -> None:
+    machines = Machines(folder, [(0.0, "ann", ROOM), (0.0, "bob", ROOM), (40.0, "cid", NEEDED - 1)])
+    owner = owner_of(machines)
+    lost(owner, "bob")
+    assert not owner.gathering.regained(machines.should_stop)
+    assert owner.gathering.attendance.new_plan == NEW_PLAN
+
+
+def alone(folder: Path, *others: tuple[float, str, int]) -> Owner:
+    """Returns an owner that has planned anew without one of its two machines, at second 0."""
+    attendance = Attendance()
+    attendance.starts(-2 * AWAY_SECONDS, goes_on=True)
+    return owner_of(Machines(folder, [(0.0, "ann", ROOM), *others]), attendance)
+
+
+def test_a_machine_that_comes_later_is_taken_in_at_the_end_of_a_round_and_not_too_soon_after_the_last_plan(
+    folder: Path,
+) -> None:
+    owner = alone(folder, (60.0, "bob", ROOM))
+    machines, attendance = owner.machines, owner.gathering.attendance
+    for machines.seconds in (30.0, 90.0, BETWEEN_PLANS_SECONDS - 1.0):
+        owner.gathering.round_done()
+        assert attendance.new_plan is None
+    assert set(machines.used) == {"ann", "bob"}  # connected meanwhile
+    machines.seconds = BETWEEN_PLANS_SECONDS + 1.0
+    owner.gathering.round_done()
+    assert attendance.new_plan == NEW_PLAN
+    owner.gathering.close()
+    machines.used.clear()
+    again = owner_of(machines, attendance)
+    assert again.policy.own_layers == 1
+    assert [each.peer for each in again.events[-1].stages] == ["ann", "bob"]
+
+
+@pytest.mark.parametrize("unfit", ["too small", "gone again", "no other one"])
+def test_a_machine_that_is_of_no_use_causes_no_new_plan(folder: Path, unfit: str) -> None:
+    other = (60.0, "bob", 1 if unfit == "too small" else ROOM)
+    owner = alone(folder, *([] if unfit == "no other one" else [other]))
+    machines = owner.machines
+    machines.seconds = 90.0
+    owner.gathering.round_done()
+    if unfit == "gone again":
+        machines.used["bob"].dies_at = "forget"
+    machines.seconds = BETWEEN_PLANS_SECONDS + 1.0
+    owner.gathering.round_done()
+    assert owner.gathering.attendance.new_plan is None
+    assert owner.policy.stages.empty == []
+
+
 MANY = LearnerSection(own_groups=6, completions=6, learning_rate=3e-3, batch_tokens=64)
 
 
-def node_of(owner: Owner, section: LearnerSection = MANY, batch_tokens: int = 64) -> Node:
+def node_of(owner: Owner, section: LearnerSection = MANY, batch_tokens: int = 64, folder: Path | None = None) -> Node:
     begin = Sizes(16, batch_tokens, recompute=True)
     return Node(
         "ann",
         own_policy=owner.policy,
         learner=section,
         evaluation=EvaluationSection(every_rounds=2, prompts=4),
+        folder=folder,
         size_plan=SizePlan(begin, begin, should_stop=owner.machines.should_stop, regain=owner.gathering.regained),
     )
 
@@ -245,3 +410,68 @@ def test_a_learner_that_is_to_stop_while_it_waits_for_a_machine_leaves_the_round
         node.round()
     assert node.learner.state.round == 1
     assert weights_hash(owner.policy) == before
+
+
+def everything(node: Node) -> str:
+    """Returns the hash of all that a checkpoint has: weights, moments, counters, and where draws go on."""
+    state, position = node.learner.state, node.intake.position()
+    snapshot = snapshot_of(node.config, node.policy, node.optimizer, state, position)
+    parts = [name.encode() + tensor.numpy().tobytes() for name, tensor in sorted(snapshot.tensors.items())]
+    return hashlib.sha256(b"".join(parts) + repr((snapshot.round, snapshot.state)).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("dies_at", ["step", "forward", "backward", "gradients"])
+def test_a_new_plan_goes_on_from_the_last_round_that_was_done_and_leaves_out_none(
+    folder: Path, tmp_path: Path, dies_at: str
+) -> None:
+    machines = Machines(folder, [(0.0, "ann", ROOM), (0.0, "bob", ROOM)])
+    owner = owner_of(machines)
+    attendance = owner.gathering.attendance
+    node = node_of(owner, folder=tmp_path)
+    for _ in range(3):
+        node.round()
+    before = everything(node)
+    machines.used["bob"].dies_at = dies_at
+    stopped = node.learner.run(lambda: attendance.new_plan)
+    node.checkpoints.close()
+    owner.gathering.close()
+    assert (stopped.because, stopped.round, stopped.lost) == (NEW_PLAN, 3, None)
+
+    machines.leaves("bob")
+    owner = owner_of(machines, attendance)
+    assert owner.policy.own_layers == 2
+    again = node_of(owner, folder=tmp_path)
+    assert everything(again) == before
+    rounds = [again.round() for _ in range(3)]
+    again.checkpoints.close()
+    assert [each.round for each in rounds] == [4, 5, 6] and all(each.loss is not None for each in rounds)
+    assert everything(again) != before
+
+
+def test_a_round_whose_own_step_is_taken_ends_without_its_further_lessons_where_a_machine_stays_away(
+    folder: Path, tmp_path: Path
+) -> None:
+    machines = Machines(folder, [(0.0, "ann", ROOM), (0.0, "bob", ROOM)])
+    owner = owner_of(machines)
+    attendance = owner.gathering.attendance
+    node = node_of(owner, folder=tmp_path)
+    for seed in range(90):
+        prompt = LetterTask("first").prompt(LetterTask("first").ref(seed))
+        answer = (*node.policy.tokens.prompt_ids(str(prompt.answer)), node.policy.tokens.eos_id)
+        question = tuple(node.policy.tokens.prompt_ids(prompt.text))
+        node.learner.state.imitation.keep("first", question, RightAnswer(answer, 1.0, "peer"))
+    machines.used["bob"].dies_at, machines.used["bob"].survives = "gradients", 1
+    stopped = node.learner.run(lambda: attendance.new_plan)
+    node.checkpoints.close()
+    owner.gathering.close()
+    assert machines.used["bob"].asked == 2  # in the round's own step, and in the first lesson
+    assert (stopped.because, stopped.round) == (NEW_PLAN, 1)
+    assert [event.round for event in node.events if isinstance(event, RoundDone)] == [1]
+
+    machines.leaves("bob")
+    again = node_of(owner_of(machines, attendance), folder=tmp_path)
+    assert everything(again) == everything(node)
+    machines.used["ann"].dies_at, machines.used["ann"].survives = "gradients", 99
+    again.round()
+    assert machines.used["ann"].asked > 1  # lessons go on
+    again.checkpoints.close()

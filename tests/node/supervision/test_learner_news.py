@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from node.api.answers import escaped_event, stage_lines
 from node.events import (
@@ -17,10 +18,12 @@ from node.events import (
     PhaseBegan,
     Phases,
     RoundDone,
+    StageAway,
     StageHeld,
     StagesHeld,
     Stopped,
 )
+from node.quantities import local_time
 from node.supervision.watching.learner_news import UNSAVED_NOTE_SECONDS, LearnerNews
 from tests.factories import round_done
 
@@ -284,6 +287,42 @@ def test_a_machine_that_is_lost_is_told_once_until_another_one_holds_its_layers(
     news = LearnerNews(Clock())
     told = [len(news.saw(stages(*each))) for each in (("", ""), ("", "gone"), ("", "gone"), ("", ""), ("x", "y"))]
     assert told == [0, 1, 0, 0, 2]
+
+
+def alone(**away: float) -> StagesHeld:
+    """One machine of two holds all layers that the owner does not; those that are away, and since when."""
+    held = stages("")
+    return replace(
+        held,
+        time_seconds=1000.0,
+        wanted=2,
+        stages=(replace(held.stages[0], last=5, name="cellar"),),
+        away=tuple(StageAway("12D3", f"{name}\x1b", since, "cut\noff") for name, since in away.items()),
+    )
+
+
+def test_a_division_that_differs_from_the_one_before_is_told_once_with_who_is_missing() -> None:
+    news = LearnerNews(Clock())
+    between = replace(stages(), own_layers=0, waits="1 more machine")
+    assert [news.saw(each) for each in (stages("", ""), between, stages("", ""))] == [[], [], []]
+    news.saw(between)
+    [told] = news.saw(alone(attic=400.0))
+    assert "without attic" in told and "cellar layers 2 to 5" in told and "this machine layer 1" in told
+    assert "\x1b" not in told
+    assert news.saw(alone(attic=400.0)) == []
+    [told] = news.saw(stages("", ""))
+    assert "without" not in told
+
+
+def test_status_names_who_is_away_since_when_and_whether_layers_are_divided_without_it() -> None:
+    line = list(stage_lines(alone(attic=400.0)))[-1]
+    assert local_time(400.0, 1000.0) in line and "divided without it" in line and "cut" in line
+    assert "\x1b" not in line and "\n" not in line
+    lost = replace(stages("", "gone"), away=alone(attic=400.0).away)
+    assert not any("divided without it" in line for line in stage_lines(lost))
+    escaped = escaped_event(lost)
+    assert isinstance(escaped, StagesHeld)
+    assert "\x1b" not in escaped.away[0].name and "\n" not in escaped.away[0].because
 
 
 def test_status_names_who_holds_which_layers_counted_from_one_and_what_is_waited_for() -> None:
