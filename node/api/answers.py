@@ -209,12 +209,19 @@ def stage_lines(event: StagesHeld) -> Iterator[str]:
         seconds = stage.computed_seconds
         rate = f", {stage.computed_tokens / seconds:,.0f} tokens/s" if seconds else ""
         traffic = f"{size(stage.sent_bytes)} to it, {size(stage.received_bytes)} from it"
-        yield f"{name}: {held}, {size(stage.expected_bytes)}{rate}; {traffic}"
+        yield f"{name}: {held}, {size(stage.expected_bytes)}{rate}; {traffic}; {_checked(stage, event.time_seconds)}"
     if event.learning_seconds:
         generating, learning = duration(event.generating_seconds), duration(event.learning_seconds)
         yield f"expected of a round of the longest answers: {generating} to generate, {learning} to learn"
     if event.waits:
         yield one_line(event.waits, MAX_DETAIL_CHARACTERS)
+
+
+def _checked(stage: StageHeld, now_seconds: float) -> str:
+    if stage.checked_seconds is None:
+        return "not checked"
+    ago = duration(max(0.0, now_seconds - stage.checked_seconds))
+    return f"checked {ago} earlier, {stage.off:.1%} of what may be rounding"
 
 
 def lost_stage_line(stage: StageHeld) -> str:

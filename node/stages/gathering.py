@@ -43,6 +43,8 @@ class _Seat:
     waiting: WaitingDonor
     link: CountedLink
     because: str = ""  # it is lost
+    checked_seconds: float | None = None  # Unix time of the last check that it passed
+    off: float = 0.0  # in that check, as a share of what is let pass
 
 
 @dataclass(eq=False)
@@ -58,6 +60,7 @@ class Gathering:
     plan: StagePlan | None = None
     _connected: list[Connected] = field(default_factory=list)
     _seats: list[_Seat] = field(default_factory=list)
+    _distrusted: set[str] = field(default_factory=set)  # peers
     _connecting: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "connecting"))
 
     def gathered(self, should_stop: ShouldStop) -> Sequence[StageMachine] | None:
@@ -92,6 +95,35 @@ class Gathering:
         """A place is empty. Any thread may call it."""
         if number < len(self._seats):
             self._seats[number].because = because
+
+    @property
+    def unchecked(self) -> list[int]:
+        """The places whose machines have passed no check since they got their layers."""
+        return [number for number in self._taken if self._seats[number].checked_seconds is None]
+
+    @property
+    def checked_longest_ago(self) -> int | None:
+        """The place whose machine is to be checked next; None where no place is taken."""
+        return min(self._taken, key=lambda number: self.checked_at(number) or 0.0, default=None)
+
+    def checked_at(self, number: int) -> float | None:
+        """Returns the Unix time of the last check that the machine of a place has passed."""
+        return self._seats[number].checked_seconds
+
+    def passed(self, number: int, off: float) -> None:
+        """A machine has passed a check; it was ``off`` by that share of what is let pass."""
+        self._seats[number].checked_seconds, self._seats[number].off = self.clock(), off
+
+    def distrust(self, number: int) -> str:
+        """The peer in a place is connected to no more; returns its name."""
+        waiting = self._seats[number].waiting
+        self._distrusted.add(waiting.peer)
+        return printable(waiting.name or waiting.peer, 64)
+
+    @property
+    def _taken(self) -> list[int]:
+        places = [] if self.stages is None else self.stages.places
+        return [number for number, place in enumerate(places) if place.link is not None]
 
     def regained(self, should_stop: ShouldStop) -> bool:
         """Waits until every place is taken again; returns False where the learner is to stop first."""
@@ -141,6 +173,8 @@ class Gathering:
                         received_bytes=seat.link.received_bytes,
                         computed_tokens=seat.link.computed_tokens,
                         computed_seconds=seat.link.computed_seconds,
+                        checked_seconds=seat.checked_seconds,
+                        off=seat.off,
                     )
                     for place, seat, planned in zip(places, self._seats, held[1:], strict=True)
                 ),
@@ -167,6 +201,8 @@ class Gathering:
         seconds = 0.0
         while should_stop() is None:
             for waiting in self.source.waiting():
+                if waiting.peer in self._distrusted:
+                    continue
                 try:
                     used = self._used(waiting.peer, should_stop)
                 except (StageLostError, TransportError) as error:
