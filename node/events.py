@@ -399,6 +399,9 @@ class StageHeld(Struct, frozen=True, kw_only=True):
     # As the machine says, of this connection: tokens forward through its layers, and what all it did took.
     computed_tokens: int = 0
     computed_seconds: float = 0.0
+    # Of the last check that it has passed (``node.stages.checking``); None: it was not checked yet.
+    checked_seconds: float | None = None  # Unix time
+    off: float = 0.0  # by how much its numbers differed, as a share of what is let pass
 
 
 class StageAway(Struct, frozen=True):

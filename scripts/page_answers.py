@@ -188,6 +188,8 @@ def stages_of(now_seconds: float) -> StagesHeld:
         received_bytes=408_000_000,
         computed_tokens=230_000,
         computed_seconds=610.0,
+        checked_seconds=now_seconds - 400.0,
+        off=0.07,
     )
     cellar = replace(attic, first=14, last=24, peer="", name="", because="it said nothing for 30 s")
     return StagesHeld(

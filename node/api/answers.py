@@ -209,7 +209,7 @@ def stage_lines(event: StagesHeld) -> Iterator[str]:
         seconds = stage.computed_seconds
         rate = f", {stage.computed_tokens / seconds:,.0f} tokens/s" if seconds else ""
         traffic = f"{size(stage.sent_bytes)} to it, {size(stage.received_bytes)} from it"
-        yield f"{name}: {held}, {size(stage.expected_bytes)}{rate}; {traffic}"
+        yield f"{name}: {held}, {size(stage.expected_bytes)}{rate}; {traffic}; {_checked(stage, event.time_seconds)}"
     planned = "; layers are divided without it" if event.stages and all(each.peer for each in event.stages) else ""
     for away in event.away:
         name, since = printable(away.name, 64) or away.peer, local_time(away.since_seconds, event.time_seconds)
@@ -219,6 +219,13 @@ def stage_lines(event: StagesHeld) -> Iterator[str]:
         yield f"expected of a round of the longest answers: {generating} to generate, {learning} to learn"
     if event.waits:
         yield one_line(event.waits, MAX_DETAIL_CHARACTERS)
+
+
+def _checked(stage: StageHeld, now_seconds: float) -> str:
+    if stage.checked_seconds is None:
+        return "not checked"
+    ago = duration(max(0.0, now_seconds - stage.checked_seconds))
+    return f"checked {ago} earlier, {stage.off:.1%} of what may be rounding"
 
 
 def lost_stage_line(stage: StageHeld) -> str:

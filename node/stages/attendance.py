@@ -49,6 +49,7 @@ class Attendance:
     planned_at_seconds: float | None = None  # the newest plan
     new_plan: str | None = None  # ``NEW_PLAN`` once rounds are to end for one
     away: dict[str, Away] = field(default_factory=dict)  # by peer
+    distrusted: set[str] = field(default_factory=set)  # peers that are not taken again (``checking``)
 
     def starts(self, now_seconds: float, *, goes_on: bool) -> None:
         """Machines are awaited from now on; ``goes_on``: from a checkpoint."""

@@ -57,6 +57,8 @@ class _Seat:
 
     machine: Connected
     because: str = ""  # it is lost
+    checked_seconds: float | None = None  # Unix time of the last check that it passed
+    off: float = 0.0  # in that check, as a share of what is let pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,6 +138,35 @@ class Gathering:
             self._seats[number].because = because
             self._is_away(self._seats[number].machine, because)
 
+    @property
+    def unchecked(self) -> list[int]:
+        """The places whose machines have passed no check since they got their layers."""
+        return [number for number in self._taken if self._seats[number].checked_seconds is None]
+
+    @property
+    def checked_longest_ago(self) -> int | None:
+        """The place whose machine is to be checked next; None where no place is taken."""
+        return min(self._taken, key=lambda number: self.checked_at(number) or 0.0, default=None)
+
+    def checked_at(self, number: int) -> float | None:
+        """Returns the Unix time of the last check that the machine of a place has passed."""
+        return self._seats[number].checked_seconds
+
+    def passed(self, number: int, off: float) -> None:
+        """A machine has passed a check; it was ``off`` by that share of what is let pass."""
+        self._seats[number].checked_seconds, self._seats[number].off = self.clock(), off
+
+    def distrust(self, number: int) -> str:
+        """The peer in a place is connected to no more; returns its name."""
+        machine = self._seats[number].machine
+        self.attendance.distrusted.add(machine.waiting.peer)
+        return machine.shown_name
+
+    @property
+    def _taken(self) -> list[int]:
+        places = [] if self.stages is None else self.stages.places
+        return [number for number, place in enumerate(places) if place.link is not None]
+
     def regained(self, should_stop: ShouldStop) -> bool:
         """Waits until every place is taken again; returns False where the learner is to stop first, also for a new
         plan."""
@@ -197,6 +228,8 @@ class Gathering:
                         received_bytes=seat.machine.link.received_bytes,
                         computed_tokens=seat.machine.link.computed_tokens,
                         computed_seconds=seat.machine.link.computed_seconds,
+                        checked_seconds=seat.checked_seconds,
+                        off=seat.off,
                     )
                     for place, seat, planned in zip(places, self._seats, held[1:], strict=True)
                 ),
@@ -337,8 +370,8 @@ class Gathering:
         return True
 
     def _new_ones(self) -> list[WaitingDonor]:
-        used = {each.waiting.peer for each in self._in_use()} if self.stages is not None else set()
-        return [each for each in self.source.waiting() if each.peer not in used]
+        used = {each.waiting.peer for each in self._in_use()} if self.stages is not None else set[str]()
+        return [each for each in self.source.waiting() if each.peer not in used | self.attendance.distrusted]
 
     def _drop_lost_spares(self) -> None:
         for machine in [*self._connected]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import count
 
 import torch
 from torch import Tensor
@@ -55,7 +54,6 @@ class StagedNetwork(Network):
     last_norm: torch.nn.Module
     order: OwnerOrder  # in which micro-batches are under way
     _under: _Under = field(default_factory=_Under)
-    _micro_batches: count[int] = field(default_factory=count)
 
     @classmethod
     def around(cls, whole: Network, own_layers: int, stages: Stages, order: OwnerOrder) -> StagedNetwork:
@@ -72,7 +70,7 @@ class StagedNetwork(Network):
     def begun(self, passes: PassSettings, cache: PassCache, **inputs: Tensor | None) -> Callable[[], Tensor]:
         under, rows = self._under, cache.rows
         if rows is None:
-            under.micro_batch, under.crossings = next(self._micro_batches), []
+            under.micro_batch, under.crossings = next(self.stages.micro_batches), []
             if under.turns is None:
                 self.stages.sync()
         left = self.run(cache, passes.recompute, passes.chunk_tokens, **inputs)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Final, Protocol, TypeVar
 
 import torch
@@ -56,9 +57,10 @@ class Stages:
     ) -> None:
         """``trained``: the owner's factors, of all layers; ``lost`` is told of a place whose machine is lost."""
         self.places: Final = [
-            Place(each, {name: p for name, p in trained.items() if _layer_of(name) in each}) for each in layers
+            Place(each, {name: p for name, p in trained.items() if layer_of(name) in each}) for each in layers
         ]
         self._lost = lost
+        self.micro_batches: Final = count()  # which number the next one has
 
     @property
     def empty(self) -> list[int]:
@@ -69,6 +71,15 @@ class Stages:
         place = self.places[number]
         place.link, place.told = link, {}
         self._asked(number, lambda held: held.hold(place.layers))
+
+    def lose(self, number: int, because: str) -> None:
+        """Empties a place whose machine is not to be used any more."""
+
+        def gone(link: StageLink) -> None:
+            raise StageLostError(because)
+
+        with suppress(StageLostError):
+            self._asked(number, gone)
 
     def sync(self) -> None:
         """Tells each machine its factors, where they are others than it has."""
@@ -189,6 +200,7 @@ def _answered(link: StageLink, answer: Answer) -> Tensor:
     return answer()
 
 
-def _layer_of(name: str) -> int | None:
+def layer_of(name: str) -> int | None:
+    """Returns the layer of a factor, counted from 0."""
     found = _LAYER.search(name)
     return None if found is None else int(found.group(1))

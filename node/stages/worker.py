@@ -61,16 +61,16 @@ class StageWorker:
     def hold(self, layers: range) -> None:
         if layers.step != 1 or not 0 <= layers.start < layers.stop <= self.layers_in_all:
             raise MalformedError(f"layers {layers.start} to {layers.stop} of {self.layers_in_all}")
-        self.forget()
-        hold_layers(self.policy, self._folder, layers, ends=False, factors=True)
-        use_one_call_layers(self.policy.base, self.policy.device)
-        self.layers = layers
-        self._factors = {name: p for name, p in self.policy.trainable().items() if not p.is_meta}
+        self._take(layers)
         body = self.policy.base.base_model
         assert body is not None
         self._pass = PartPass(part_of(body, layers))
         self._rows = KeyRows(self._run_rows, self.policy.device)
         self._prefilled: tuple[Layers, list[int]] | None = None
+
+    def free(self) -> None:
+        """Holds no layer from now on."""
+        self._take(range(0))
 
     @torch.no_grad()
     def load(self, factors: Mapping[str, Tensor]) -> None:
@@ -169,6 +169,14 @@ class StageWorker:
 
     def close(self) -> None:
         return
+
+    def _take(self, layers: range) -> None:
+        self.forget()
+        self.release()
+        hold_layers(self.policy, self._folder, layers, ends=False, factors=True)
+        use_one_call_layers(self.policy.base, self.policy.device)
+        self.layers = layers
+        self._factors = {name: p for name, p in self.policy.trainable().items() if not p.is_meta}
 
     def _given(self, hidden: Tensor) -> Tensor:
         if not self.layers or hidden.ndim != 3 or 0 in hidden.shape or hidden.shape[2] != self.hidden_size:

@@ -179,10 +179,11 @@ function donorRow({ name, peer, state, groups, groups_done: done, share, tokens_
 
 const layersText = (first, last) => `${number(first + 1)} to ${number(last)}`;
 
-function stageRow({ name, peer, first, last, sent_bytes: sent, received_bytes: received, computed_tokens: tokens, computed_seconds: seconds, because }) {
+function stageRow({ name, peer, first, last, sent_bytes: sent, received_bytes: received, computed_tokens: tokens, computed_seconds: seconds, because, checked_seconds: checked, off }) {
   if (!peer) return row("nobody", layersText(first, last), because, "warn");
   const rate = seconds ? `${number(tokens / seconds)} tokens/s, ` : "";
-  return row(name || peer.slice(-8), layersText(first, last), `${rate}${size(sent)} to it, ${size(received)} back`);
+  const check = checked ? `checked at ${clock(checked)}, ${percent(off)} of what may be rounding` : "not checked";
+  return row(name || peer.slice(-8), layersText(first, last), `${rate}${size(sent)} to it, ${size(received)} back, ${check}`);
 }
 
 function awayRow({ name, peer, since_seconds: since, because }) {

@@ -27,6 +27,7 @@ from node.events import Event, LearnerReady, Loading, RoundDone
 from node.fit.fitted import FLOORS, Sizes, fitted_with, remember, remember_smaller_passes
 from node.fit.settings import MemorySettings
 from node.home import Home
+from node.learner.assembly.checks import checks_of
 from node.learner.assembly.environment_audits import EnvironmentAudits, audit_fault
 from node.learner.assembly.machines import over_machines
 from node.learner.assembly.planning import planned_config
@@ -50,6 +51,7 @@ from node.learner.steps.optimizer import MasterAdamW
 from node.policy.device import choose_device
 from node.policy.policy import Policy
 from node.stages.attendance import Attendance
+from node.stages.checking import StageChecks
 from node.stages.gathering import Gathering
 from node.state_sync.measured_success import SuccessMeasurement
 from node.state_sync.publishing import HeldState, StatePublisher
@@ -124,9 +126,10 @@ def assembled(
             fitted = fitted_with(home.fitted, config.policy.model, memory_bytes)
             begin = sizes if fitted is None else fitted.sizes.within(sizes)
             sized = _Sized(over.config, over.settings, begin, sizes, memory_bytes)
-            policy, regain = over.policy, over.gathering.regained
+            policy, checks = over.policy, checks_of(over, home, tasks)
+            regain = over.gathering.regained if checks is None else checks.regained
             floors = replace(FLOORS, recompute=config.learner.recompute == "auto")
-            report = _telling_rounds(report, over.gathering)
+            report = _after_rounds(report, over.gathering, checks)
         else:
             sized, regain = _sized(home, config, tasks, report), None
             loading("policy")
@@ -136,6 +139,10 @@ def assembled(
         others = start_other_devices(home.devices_meeting, sized.config, policy, report, ran_out, stack)
         measure = SuccessMeasurement(policy, tasks, scorer, rows=sized.settings.rows, draws=random.SystemRandom())
         restored = _restored(home, sized.config, policy, tasks, measure, report, should_stop, loading)
+        if regain is not None:
+            loading("machines")  # now with the factors of the checkpoint
+            if not regain(should_stop):
+                raise WaitAbandoned
         devices: LeadingDevice = ONE_DEVICE
         if others is not None:
             loading("devices")
@@ -158,12 +165,17 @@ def assembled(
         yield learner
 
 
-def _telling_rounds(report: Callable[[Event], None], gathering: Gathering) -> Callable[[Event], None]:
-    """Returns ``report`` which tells after each round what its machines did, and looks for those that are missing."""
+def _after_rounds(
+    report: Callable[[Event], None], gathering: Gathering, checks: StageChecks | None
+) -> Callable[[Event], None]:
+    """Returns ``report`` which after each round checks a machine, where that is due, tells what all of them did, and
+    looks for those that are missing."""
 
     def told(event: Event) -> None:
         report(event)
         if isinstance(event, RoundDone):
+            if checks is not None:
+                checks.in_turn()
             gathering.round_done()
 
     return told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from node.events import Event
 from node.fit.candidates import ADAPTER_RANK
 from node.fit.planning import trained_here
 from node.fit.settings import MemorySettings, with_settings
+from node.fit.stages.checks import missing_for_checks
 from node.fit.stages.plan import Pace, StageMachine, StagePlan, plan_stages
 from node.fit.workload import workload_of
 from node.home import Home
@@ -24,6 +26,7 @@ from node.policy.held_layers import hold_factors, hold_layers, layers_of
 from node.policy.model_counting import counted_sizes
 from node.policy.model_files import model_folder
 from node.policy.policy import Policy
+from node.quantities import size
 from node.stages.attendance import Attendance
 from node.stages.cut import check_cut
 from node.stages.gathering import Gathering, ShouldStop
@@ -37,6 +40,8 @@ from node.tasks.task import Task
 from protocol.errors import ConfigurationError
 from protocol.streams.lend_messages import LendTerms
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class OverMachines:
@@ -46,6 +51,7 @@ class OverMachines:
     config: Config  # without an "auto" that costs memory
     settings: MemorySettings
     gathering: Gathering
+    checker: StageWorker | None  # for ``StageChecks``; None where memory has no room for a layer more
 
 
 def over_machines(
@@ -69,6 +75,7 @@ def over_machines(
     owner = learner_machine(home, config, device, dtype)
     sizes = counted_sizes(folder)
     policy = Policy.without_weights(config.policy)
+    empty = policy.separate()
     layers_of(policy)  # raises where they cannot be divided, before anybody waits
     width = int(policy.base.config.hidden_size)
     expected = StageExpected(policy.family, sizes.layers, width, policy.dtype)
@@ -109,7 +116,15 @@ def over_machines(
     return_freed_tensors(sum(p.numel() for p in policy.model.parameters() if not p.is_meta))
     check_cut(policy.base, own)
     staged = StagedPolicy.of(policy, own, stages, plan.order)
-    return OverMachines(staged, with_settings(config, plan.settings), plan.settings, gathering)
+    missing = missing_for_checks(plan, sizes, workload, owner.device)
+    if missing > 0:
+        log.warning(
+            "machines are not asked for samples, which would take %s more than this one has beside learning: give it "
+            "more with machine.max_memory, or a model of smaller layers",
+            size(missing),
+        )
+    checker = StageWorker(empty, folder) if missing <= 0 else None
+    return OverMachines(staged, with_settings(config, plan.settings), plan.settings, gathering, checker)
 
 
 def _settled(home: Home, config: Config) -> Config:

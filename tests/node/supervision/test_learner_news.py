@@ -275,6 +275,8 @@ def stages(*because: str) -> StagesHeld:
                 received_bytes=1_000_000,
                 computed_tokens=600,
                 computed_seconds=2.0,
+                checked_seconds=None if at else -75.0,
+                off=0.0 if at else 0.021,
             )
             for at, each in enumerate(because)
         ),
@@ -330,6 +332,8 @@ def test_status_names_who_holds_which_layers_counted_from_one_and_what_is_waited
     assert lines[0] == "this machine: layer 1" and len(lines) == 4
     assert "layers 2 to 3" in lines[1] and "300 tokens/s" in lines[1] and "2.0 MB to it" in lines[1]
     assert "layers 4 to 5" in lines[2] and "gone" in lines[2] and lines[3] == "another machine"
+    assert "checked 1 min 15 s earlier, 2.1% of" in lines[1]
+    assert list(stage_lines(stages("", "")))[2].endswith("not checked")
     assert "\x1b" not in "".join(lines) and "\n" not in "".join(lines)
     escaped = escaped_event(stages("", "gone\nfar"))
     assert isinstance(escaped, StagesHeld)
