@@ -21,7 +21,7 @@ import torch
 
 from node.configuration import PolicySection
 from node.fit.stages.schedule import OwnerOrder
-from node.learner.memory.device_memory import return_freed_tensors
+from node.learner.memory.errors import give_back
 from node.learner.objective.forward import PassSettings
 from node.policy.held_layers import hold_factors, hold_layers, layers_of
 from node.policy.policy import Policy
@@ -107,7 +107,7 @@ def measured(model: Path, dtype: str) -> Iterator[Figure]:
         began = time.monotonic()
         seen = samples.witnessed(place)
         sampled = time.monotonic()
-        return_freed_tensors(0)
+        give_back()
         forget_peak()
         before = process_memory().resident
         bounds = BOUNDS[policy.dtype]
