@@ -1,18 +1,20 @@
 """Compiles the Triton kernels for cards that are not there, through the functions that launch them on a GPU.
 
-``python -m tests.node.gpu.compiled_kernels FILE sm_90 …`` prints one JSON line for each kernel, configuration and
-target. Nothing is run: a launch ends after compilation, and what a kernel would have written is zeros. FILE keeps the
-lines of a run. The next run compiles only what has another key: that of Triton's own cache, and this module's text.
+    python -m tests.node.gpu.compiled_kernels nvidia [--keep]
+
+prints one JSON line for each kernel, configuration and target. Nothing is run: a launch ends after compilation, and
+what a kernel would have written is zeros. ``compiled/`` has what compilers reported of the kernels as they were, which
+takes minutes: only what has another key (that of Triton's own cache, and this module's text) is compiled again, and
+``--keep`` replaces the reports. Run it with ``amd`` too, and commit them, once kernels have changed.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import json
-import os
 import re
-import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -28,6 +30,11 @@ from triton.compiler import get_cache_key, make_backend
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+TARGETS: Final = {
+    "nvidia": ("sm_75", "sm_80", "sm_90", "sm_120"),  # Turing, Ampere and Ada, Hopper, Blackwell
+    "amd": ("gfx942", "gfx1100", "gfx1201"),  # CDNA, RDNA 3, RDNA 4
+}
+REPORTS: Final = Path(__file__).parent / "compiled"
 ALL_CONFIGURATIONS: Final = "sm_90"  # the target that each kernel is compiled for in every configuration
 
 
@@ -83,30 +90,28 @@ def compile_for(number: int, name: str) -> None:
             launch_by_lengths(dtype, every)
 
 
-class Lines:
-    """The lines of this run, and of the last one whose were kept in ``file``."""
+class Reports:
+    """Of kernels by their keys: those of this run, and those in ``file``."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._known: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
-        self._printed: dict[str, str] = {}
+        self._kept: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
+        self.of_this_run: dict[str, dict[str, Any]] = {}
 
-    def known(self, key: str) -> str | None:
-        return self._printed.get(key) or self._known.get(key)
+    def known(self, key: str) -> dict[str, Any] | None:
+        return self.of_this_run.get(key) or self._kept.get(key)
 
-    def print(self, key: str, line: str) -> None:
-        if key not in self._printed:  # two launches may take one kernel
-            self._printed[key] = line
-            print(line, flush=True)
+    def add(self, key: str, report: dict[str, Any]) -> None:
+        if key not in self.of_this_run:  # two launches may take one kernel
+            self.of_this_run[key] = report
+            print(json.dumps(report), flush=True)
 
     def keep(self) -> None:
-        """Replaces the file, also where another process reads it."""
-        whole = self._file.with_suffix(f".{os.getpid()}")
-        whole.write_text(json.dumps(self._printed, indent=0))
-        whole.replace(self._file)
+        lines = (f"{json.dumps(key)}: {json.dumps(report)}" for key, report in sorted(self.of_this_run.items()))
+        self._file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def compile_instead_of_launching(lines: Lines) -> None:
+def compile_instead_of_launching(reports: Reports) -> None:
     launch, compile_afresh = JITFunction.run, triton.compiler.compile
     how = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
@@ -118,14 +123,14 @@ def compile_instead_of_launching(lines: Lines) -> None:
         chosen = backend.parse_options(options | source.parse_options())
         key = get_cache_key(source, backend, chosen, get_cache_invalidating_env_vars())
         key = hashlib.sha256(f"{how}-{key}".encode()).hexdigest()
-        line = lines.known(key)
-        if line is None:
+        report = reports.known(key)
+        if report is None:
             log = io.StringIO()
             with redirect_stdout(log):
                 kernel = compile_afresh(source, target, options)
             constants = {source.fn.arg_names[path[0]]: value for path, value in source.constants.items()}
-            line = json.dumps(asdict(described(kernel, log.getvalue(), constants.get("SIZE"))))
-        lines.print(key, line)
+            report = asdict(described(kernel, log.getvalue(), constants.get("SIZE")))
+        reports.add(key, report)
 
     JITFunction.run = run
     triton.compiler.compile = compile_once
@@ -242,12 +247,20 @@ def launch_by_lengths(dtype: torch.dtype, every: bool) -> None:
         slopes(mixed, mixed, logs, heads, rows, 0.1, 1)
 
 
-if __name__ == "__main__":
-    file, *targets = sys.argv[1:]
-    if targets[0].startswith("gfx"):
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("maker", choices=TARGETS)
+    parser.add_argument("--keep", action="store_true", help="replace the reports in compiled/")
+    options = parser.parse_args()
+    if options.maker == "amd":
         torch.version.hip = "0"  # as a PyTorch for these cards has it: constants of kernels follow from it
-    kept = Lines(Path(file))
-    compile_instead_of_launching(kept)
-    for number, name in enumerate(targets):
+    reports = Reports(REPORTS / f"{options.maker}.json")
+    compile_instead_of_launching(reports)
+    for number, name in enumerate(TARGETS[options.maker]):
         compile_for(number, name)
-    kept.keep()
+    if options.keep:
+        reports.keep()
+
+
+if __name__ == "__main__":
+    main()

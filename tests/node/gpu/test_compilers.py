@@ -3,8 +3,8 @@
 Nothing is run. Compilers report shared memory and spilled registers; the code of the kernels whose results nodes
 compare byte by byte has no instruction that could round otherwise. Each kernel is compiled once for each target, and
 for ``ALL_CONFIGURATIONS`` also with the other arguments that change its code. What compilers reported is kept in
-pytest's cache: a kernel is compiled again when it, its arguments, Triton or ``compiled_kernels`` change. gfx90a and
-sm_89 are left out, for the time it takes: they have the back ends of gfx942 and sm_80.
+``compiled/``: a kernel is compiled here when it, its arguments, Triton or ``compiled_kernels`` have changed since.
+gfx90a and sm_89 are left out, for the time it takes: they have the back ends of gfx942 and sm_80.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from typing import Final
 
 import pytest
 
-from tests.node.gpu.compiled_kernels import ALL_CONFIGURATIONS, Compiled
+from tests.node.gpu.compiled_kernels import ALL_CONFIGURATIONS, TARGETS, Compiled
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-NVIDIA: Final = ("sm_75", "sm_80", "sm_90", "sm_120")  # Turing, Ampere and Ada, Hopper, Blackwell
-AMD: Final = ("gfx942", "gfx1100", "gfx1201")  # CDNA, RDNA 3, RDNA 4
 MOST_SHARED_BYTES: Final = MappingProxyType({"sm_": 48 << 10, "gfx": 64 << 10})  # that a program gets without asking
 BY_LENGTHS: Final = frozenset({"_attend_rows", "_query_slopes", "_key_slopes"})
 ASKED_SHARED_BYTES: Final = 99 << 10  # that these may ask for: so much have the smallest cards since Ampere
@@ -57,17 +55,16 @@ def launched_kernels() -> set[str]:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("targets", [NVIDIA, AMD], ids=["nvidia", "amd"])
+@pytest.mark.parametrize("maker", TARGETS)
 def test_kernels_compile_within_the_smallest_cards_limits_and_the_exact_ones_round_nowhere_else(
-    targets: tuple[str, ...], tmp_path: Path, pytestconfig: pytest.Config
+    maker: str, tmp_path: Path
 ) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    assert pytestconfig.cache is not None
-    kept = pytestconfig.cache.mkdir("compiled_kernels") / f"{targets[0]}.json"
-    command = [sys.executable, "-m", "tests.node.gpu.compiled_kernels", str(kept), *targets]
+    command = [sys.executable, "-m", "tests.node.gpu.compiled_kernels", maker]
     done = subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     compiled = [Compiled(**json.loads(line)) for line in done.stdout.splitlines()]
+    targets = TARGETS[maker]
     for target in targets:
         missing = launched_kernels() - {each.kernel for each in compiled if each.target == target}
         # Passes on Turing attend by torch.
@@ -75,12 +72,12 @@ def test_kernels_compile_within_the_smallest_cards_limits_and_the_exact_ones_rou
     configurations = Counter(each.kernel for each in compiled if each.target == ALL_CONFIGURATIONS)
     assert configurations >= IN_ALL_CONFIGURATIONS or ALL_CONFIGURATIONS not in targets
     for each in compiled:
-        asks = each.kernel in BY_LENGTHS and each.target in NVIDIA
+        asks = each.kernel in BY_LENGTHS and maker == "nvidia"
         assert each.shared_bytes <= (ASKED_SHARED_BYTES if asks else MOST_SHARED_BYTES[each.target[:3]]), each
         assert each.threads <= 16 * (64 if each.target.startswith("gfx9") else 32), each
         assert each.spilled <= KNOWN_SPILLS.get((each.target, each.kernel, each.head_size), 0), each
         if each.kernel in EXACT:
             division = each.kernel == "_divide"
             assert each.divides_exactly is division and not each.approximate, each
-            assert each.fused == 0 or (division and each.target in AMD), each  # AMD's exact division is made of them
+            assert each.fused == 0 or (division and maker == "amd"), each  # AMD's exact division is made of them
         assert not each.truncates, each
