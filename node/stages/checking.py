@@ -8,15 +8,16 @@
                length, since the first token of a text is often a hundred times as long as others
 
 Equal layers on equal processors give equal bits, and on others d is rounding. The bounds (``BOUNDS``) are many times
-what `python -m scripts.bench.stages.checked --layers 4` measures, three layers of Qwen2.5-0.5B on an AMD EPYC: between
-one and two threads, and against a machine that computes in a wider dtype and answers in the policy's. Two that round
-each in its own way differ by about √2 of that, and L layers by about √L of what one does; cards were not measured.
+what `python -m scripts.bench.stages.checked --layers 4` measures, three layers of Qwen2.5-0.5B, the owner a processor
+of 16 cores: against itself with another number of threads, against a machine that computes in a wider dtype and answers
+in the policy's, and against an H200. Two that round each in its own way differ by about √2 of that, and L layers by
+about √L of what one does.
 
-    d, in %                         float32: threads, wider      bound    bfloat16: threads, wider    bound
-    hidden states                   0          5e-5              1e-2     0          .73              10
-    the same in generating          1e-5       5e-5              1e-2     0          .73              10
-    gradients of hidden states      0          7e-5              .1       0          1.0              20
-    gradients of a layer's factors  0          7e-5              .1       0          .94              20
+    d, in %                         float32: threads, wider, H200   bound    bfloat16: threads, wider, H200   bound
+    hidden states                   7.7e-5   5.6e-5   7.8e-5        1e-2     .42    .74    .77                10
+    the same in generating          6.9e-5   5.2e-5   6.8e-5        1e-2     .42    .74    .77                10
+    gradients of hidden states      1.1e-4   8.3e-5   1.1e-4        .1       .91    1.0    1.1                20
+    gradients of a layer's factors  1.1e-4   8.6e-5   1.1e-4        .1       .77    .92    .99                20
 
 So in bfloat16 a machine may differ by what a tenth of its hidden states' length is, and pass.
 

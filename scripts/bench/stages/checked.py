@@ -3,8 +3,9 @@
     python -m scripts.bench.stages.checked [--shape Qwen2.5-0.5B] [--layers 13]
 
 A model of random weights, all of whose layers but the first are on one machine, in this process. The owner checks it as
-a node does. Differences: of a machine with as many threads as the owner, of one with another number, and of one that
-attends by plain sums (transformers' "eager") in place of the processor's kernels. With float32 and with bfloat16.
+a node does, on the processor. Differences: of a machine with as many threads as the owner, of one with another number,
+of one that computes in a wider dtype, and where a GPU is there, of one that computes on it. With float32 and with
+bfloat16.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ class Otherwise:
         return ask
 
 
-def section(model: Path, dtype: str) -> PolicySection:
+def section(model: Path, dtype: str, device: str = "cpu") -> PolicySection:
     return PolicySection.model_validate(
-        {"model": str(model), "device": "cpu", "dtype": dtype, "adapter_rank": RANK, "four_bit": False}
+        {"model": str(model), "device": device, "dtype": dtype, "adapter_rank": RANK, "four_bit": False}
     )
 
 
@@ -93,15 +94,15 @@ def measured(model: Path, dtype: str) -> Iterator[Figure]:
 
     samples = Samples(staged, prompt, PassSettings(8192), random.Random(1))
     threads = torch.get_num_threads()
-    for name, link in (
-        ("alike", Otherwise(machine, threads, policy.dtype)),
-        ("threads", Otherwise(machine, 3 - min(2, threads), policy.dtype)),
-        ("wider", None),
-    ):
-        if link is None:
+    kinds = ["alike", "threads", "wider", *(["a GPU"] if torch.cuda.is_available() else [])]
+    for name in kinds:
+        if name == "wider":
             machine.free()
-            wider = StageWorker(replace(empty, dtype=WIDER[policy.dtype]), model)
-            link = Otherwise(wider, threads, policy.dtype)
+            machine = StageWorker(replace(empty, dtype=WIDER[policy.dtype]), model)
+        elif name == "a GPU":
+            machine.free()
+            machine = StageWorker(Policy.without_weights(section(model, dtype, "cuda")), model)
+        link = Otherwise(machine, 3 - min(2, threads) if name == "threads" else threads, policy.dtype)
         stages.fill(0, cast("StageLink", link))
         place = stages.places[0]
         began = time.monotonic()
