@@ -60,21 +60,20 @@ WHOLE = PassSettings(8192)
 IN_PIECES = PassSettings(8192, recompute=True, chunk_tokens=4)
 
 
-@pytest.mark.parametrize("passes", [WHOLE, IN_PIECES], ids=["whole", "in pieces"])
+@pytest.mark.parametrize(("passes", "cuts"), [(WHOLE, (2,)), (IN_PIECES, (1, 3))], ids=["whole", "in pieces"])
 @pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name != "neox"])
 def test_machines_together_have_the_losses_and_gradients_of_one(
-    folder: Folder, architecture: str, passes: PassSettings
+    folder: Folder, architecture: str, passes: PassSettings, cuts: tuple[int, ...]
 ) -> None:
     alone = whole(folder(architecture), torch.float64)
     losses, expected = learnt(network_of(alone), alone, passes)
-    for cuts in ((1, 3), (2,)):
-        policy, _ = owner(folder(architecture), cuts, torch.float64)
-        staged_losses, found = learnt(network_of(policy), policy, passes)
-        assert staged_losses == pytest.approx(losses, rel=1e-9)
-        assert found.keys() == expected.keys()
-        for name, gradient in expected.items():
-            most = max(1.0, float(gradient.abs().max()))
-            torch.testing.assert_close(found[name], gradient, rtol=1e-6, atol=1e-9 * most)
+    policy, _ = owner(folder(architecture), cuts, torch.float64)
+    staged_losses, found = learnt(network_of(policy), policy, passes)
+    assert staged_losses == pytest.approx(losses, rel=1e-9)
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        most = max(1.0, float(gradient.abs().max()))
+        torch.testing.assert_close(found[name], gradient, rtol=1e-6, atol=1e-9 * most)
 
 
 def test_in_float32_they_differ_by_rounding_and_equal_passes_give_equal_bits(folder: Folder) -> None:
@@ -97,16 +96,22 @@ def hash_of(tensors: dict[str, Tensor]) -> str:
     return hashlib.sha256(b"".join(tensors[name].detach().numpy().tobytes() for name in sorted(tensors))).hexdigest()
 
 
+@pytest.fixture(scope="session")
+def undisturbed(folder: Folder) -> tuple[list[float], str]:
+    """Losses, and the hash of the gradients, where no machine is lost."""
+    policy, _ = owner(folder("llama"))
+    losses, found = learnt(network_of(policy), policy, IN_PIECES)
+    return losses, hash_of(found)
+
+
 @pytest.mark.parametrize(
     ("dies_at", "survives"),
     [("load", 0), ("forward", 0), ("forward", 3), ("backward", 0), ("backward", 3), ("gradients", 0)],
 )
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_machine_that_is_lost_drops_the_step_and_another_repeats_it_to_the_bit(
-    folder: Folder, which: int, dies_at: str, survives: int
+    folder: Folder, undisturbed: tuple[list[float], str], which: int, dies_at: str, survives: int
 ) -> None:
-    undisturbed, _ = owner(folder("llama"))
-    expected = learnt(network_of(undisturbed), undisturbed, IN_PIECES)
     policy, machines = owner(folder("llama"))
     before = hash_of(dict(policy.trainable()))
     machines[which].dies_at, machines[which].survives = dies_at, survives
@@ -121,8 +126,7 @@ def test_a_machine_that_is_lost_drops_the_step_and_another_repeats_it_to_the_bit
     policy.stages.fill(which, Machine(worker(folder("llama"))))
     policy.model.zero_grad(set_to_none=True)
     losses, found = learnt(network, policy, IN_PIECES)
-    assert losses == expected[0]
-    assert hash_of(found) == hash_of(expected[1])
+    assert (losses, hash_of(found)) == undisturbed
 
 
 class Noting:
