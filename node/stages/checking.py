@@ -67,7 +67,7 @@ BOUNDS: Final[Mapping[torch.dtype, Bounds]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Deviation:
     """By how much a machine's numbers differ from ours, and how much is let pass."""
 
     what: str
@@ -82,7 +82,7 @@ class Difference:
 
 def differences(
     seen: Witness, worker: StageWorker, layers: range, factors: Mapping[str, Tensor], bounds: Bounds
-) -> Generator[Difference]:
+) -> Generator[Deviation]:
     """Yields by how much what a machine answered differs from what ``layers`` give with ``factors``, causes first.
     ``worker`` computes it, and holds no layer afterwards.
 
@@ -96,9 +96,9 @@ def differences(
             _hold(worker, layer, factors)
             generated = _through(worker, seen, generated)
             entered.append(_forwards(worker, seen, entered[-1]))
-        yield Difference("hidden states", _by_token([left for *_, left in seen.forwards], entered[-1]), bounds.hidden)
+        yield Deviation("hidden states", _by_token([left for *_, left in seen.forwards], entered[-1]), bounds.hidden)
         theirs, ours = _real(seen, _left(seen)), _real(seen, generated)
-        yield Difference("hidden states in generating", _by_token(theirs, ours), bounds.hidden)
+        yield Deviation("hidden states in generating", _by_token(theirs, ours), bounds.hidden)
         gradients, sums = [gradient for _, gradient, _ in seen.backwards], dict[int, dict[str, Tensor]]()
         for layer in reversed(layers):
             _hold(worker, layer, factors)
@@ -107,12 +107,12 @@ def differences(
             gradients = [worker.backward(call, each)() for call, each in zip(calls, gradients, strict=True)]
             sums[layer] = worker.gradients()
         left = [left for *_, left in seen.backwards]
-        yield Difference("gradients of hidden states", _relative(left, gradients), bounds.gradient)
+        yield Deviation("gradients of hidden states", _relative(left, gradients), bounds.gradient)
         for layer in layers:
             ours = [sums[layer][name] for name in sorted(sums[layer])]
             theirs = [seen.sums.get(name, torch.zeros_like(sums[layer][name])) for name in sorted(sums[layer])]
             what = f"gradients of the factors of {layer_span(layer, layer + 1)}"
-            yield Difference(what, _relative(theirs, ours), bounds.gradient)
+            yield Deviation(what, _relative(theirs, ours), bounds.gradient)
     finally:
         worker.free()
 
@@ -242,7 +242,7 @@ class StageChecks:
         self._stages.lose(number, because)
         return False
 
-    def _because(self, number: int, wrong: Difference) -> str:
+    def _because(self, number: int, wrong: Deviation) -> str:
         because = (
             f"what it computes differs from what its layers give: {wrong.what} by {100 * wrong.found:.2g} %, of which "
             f"rounding is at most {100 * wrong.most:.2g} %"
@@ -254,7 +254,7 @@ class StageChecks:
         remedy = "" if checkpoint is None else f"; `starling up --resume {checkpoint}` goes on from before"
         return f"{because}. What was learnt in the last {ago}, since its last good check, may be spoilt{remedy}"
 
-    def _differences(self, number: int) -> list[Difference]:
+    def _differences(self, number: int) -> list[Deviation]:
         """Returns all differences, or those up to the first that is not rounding."""
         place = self._stages.places[number]
         seen = self._samples.witnessed(place)

@@ -43,7 +43,7 @@ class Connected:
 
     @property
     def shown_name(self) -> str:
-        return printable(self.waiting.name or self.waiting.peer, 64)
+        return printable(self.described.name, 64)
 
     @property
     def described(self) -> StageMachine:
@@ -208,7 +208,7 @@ class Gathering:
         """Reports who holds what."""
         places = self.stages.places if self.stages is not None else []
         held = () if self.plan is None else self.plan.held
-        connected = len(self._connected) + sum(place.link is not None for place in places)
+        connected = len(self._connected) + len(self._taken)
         now_seconds, ago = self.clock(), self.elapsed()
         self.report(
             StagesHeld(
@@ -275,7 +275,7 @@ class Gathering:
         in_use = self._in_use()
         found = self._divided([*in_use, *self._connected]) if self._connected else ""
         if isinstance(found, _Division) and len(found.machines) > len(in_use):
-            new = [each.waiting.name or each.waiting.peer for each in found.machines if each not in in_use]
+            new = [each.described.name for each in found.machines if each not in in_use]
             self._begin_anew("with", new)
 
     def _begin_anew(self, how: str, names: Sequence[str]) -> None:
@@ -305,9 +305,7 @@ class Gathering:
         return refusal
 
     def _in_use(self) -> list[Connected]:
-        assert self.stages is not None
-        places = zip(self.stages.places, self._seats, strict=True)
-        return [seat.machine for place, seat in places if place.link is not None]
+        return [self._seats[number].machine for number in self._taken]
 
     def _missing(self) -> int:
         return self.wanted - len(self._in_use()) - len(self._connected)
@@ -370,8 +368,8 @@ class Gathering:
         return True
 
     def _new_ones(self) -> list[WaitingDonor]:
-        used = {each.waiting.peer for each in self._in_use()} if self.stages is not None else set[str]()
-        return [each for each in self.source.waiting() if each.peer not in used | self.attendance.distrusted]
+        shut_out = {each.waiting.peer for each in self._in_use()} | self.attendance.distrusted
+        return [each for each in self.source.waiting() if each.peer not in shut_out]
 
     def _drop_lost_spares(self) -> None:
         for machine in [*self._connected]:

@@ -85,7 +85,7 @@ def gone(folder: Path, rounds: int) -> tuple[list[dict[str, Any]], float, dict[s
                 done.append(event)
                 if len(done) == ROUNDS_BEFORE:
                     killed_at = time.time()
-                    for pid in (*processes_under(others[0].pid), others[0].pid):
+                    for pid in processes_under(others[0].pid):
                         with suppress(ProcessLookupError):
                             os.kill(pid, signal.SIGKILL)
     return done, killed_at, held

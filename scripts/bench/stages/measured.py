@@ -185,13 +185,9 @@ def invitation(home: Path, node: subprocess.Popen[bytes]) -> str:
 
 
 def figures_of(alone: Run, together: Run, gigabytes: float | None) -> list[Figure]:
-    found = []
+    held_on_card = enumerate(together.layers) if gigabytes is None else ()
+    found = [Figure(f"together: layers of machine {number}", count, "", "lower") for number, count in held_on_card]
     for name, run in (("one node", alone), ("together", together)):
-        if gigabytes is None and run is together:
-            found += [
-                Figure(f"{name}: layers of machine {number}", count, "", "lower")
-                for number, count in enumerate(run.layers)
-            ]
         for number, (peak, planned) in enumerate(zip(run.peaks, run.planned, strict=True)):
             held = f", machine {number}, {run.layers[number]} layers" if len(run.peaks) > 1 else ""
             bar = f"≤ {gigabytes:g}" if held else None
