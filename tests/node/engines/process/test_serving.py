@@ -50,10 +50,14 @@ class Client:
     def polled_to_the_end(self) -> messages.EngineProgress:
         """Returns the last answer of a generation."""
         while True:
-            answer = self.ask(messages.Poll(60_000))
-            assert isinstance(answer, messages.EngineProgress)
+            answer = self.progress(60_000)
             if not answer.running and not answer.left:
                 return answer
+
+    def progress(self, wait_milliseconds: int) -> messages.EngineProgress:
+        answer = self.ask(messages.Poll(wait_milliseconds))
+        assert isinstance(answer, messages.EngineProgress), answer
+        return answer
 
     def refusal(self, *requests: EngineRequest) -> str:
         answer = self.ask(*requests)
@@ -154,11 +158,11 @@ def test_long_completions_are_handed_over_in_several_answers(run: HostedHere, mo
     client.ask(HELLO)
     client.ask(*loading(1, dense(run.engine._policy)))
     client.ask(generate_message(SamplingBatch((Start(0, (5, 6, 7), 5, 10),), 1, 1.0, 3, 8, None)))
-    answers = [client.ask(messages.Poll(60_000))]
-    while isinstance(answers[-1], messages.EngineProgress) and answers[-1].left:
-        answers.append(client.ask(messages.Poll(0)))
-    assert len(answers) > 1
-    assert b"".join(each.which for each in answers if isinstance(each, messages.EngineProgress))[::4] == bytes(range(5))
+    answers = [client.progress(60_000)]
+    while answers[-1].running or answers[-1].left:
+        answers.append(client.progress(60_000))
+    assert b"".join(each.which for each in answers)[::4] == bytes(range(5))
+    assert max(len(each.token_ids) for each in answers) <= 100 / 2  # 8 bytes of ENGINE_PROGRESS_BYTES are a token of 4
 
 
 def test_weights_that_are_not_what_they_should_be_leave_the_others_in_place(run: HostedHere) -> None:
