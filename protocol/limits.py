@@ -119,6 +119,7 @@ STAGE_TENSORS: Final = 2048  # of a message
 STAGE_TENSOR_NAME: Final = 256  # characters
 STAGE_LAYERS: Final = 4096
 STAGE_ROWS: Final = 4096  # sequences in a batch, and prompts of one call
+STAGE_BATCHES: Final = 16  # of rows, at a time
 
 # Donors, which lend an engine
 LEND_MESSAGE_BYTES: Final = 4096

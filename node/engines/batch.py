@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +47,16 @@ def joining_count(present: int, waiting: int, rows: int) -> int:
     """
     free = rows - present
     return min(free, waiting) if free >= min(waiting, max(1, rows // 8)) else 0
+
+
+def shares_of(starts: Sequence[SamplingStart], batches: int) -> list[range]:
+    """Divides the completions of ``starts`` among at most so many batches, as evenly as whole groups can be."""
+    in_all, ends = 0, dict[int, int]()  # of each group: completions up to its last one
+    for start in starts:
+        in_all += start.completions
+        ends[start.request] = in_all
+    cuts = {min(ends.values(), key=lambda end: abs(end - in_all * part / batches)) for part in range(1, batches)}
+    return [range(*each) for each in pairwise(sorted({0, *cuts, in_all}))]
 
 
 @dataclass(slots=True)
@@ -95,11 +106,13 @@ class Batch:
         hand_over: HandOver | None = None,
         conversations: BatchConversations | None = None,
         longest_completion: int = 0,
+        only: range | None = None,
     ) -> None:
         """With ``drafting``, a pass has at most ``most_positions`` tokens; it needs a look at every token.
         ``hand_over``, which needs ``groups``, gets the completions of a group as soon as it is complete.
         ``conversations`` need a decoder whose rows may part. ``longest_completion``: the number of tokens after its
-        start for which each row has room at first, if that is more than the starts' limits."""
+        start for which each row has room at first, if that is more than the starts' limits. ``only``: the completions
+        that it samples, whole groups; others are in other batches."""
         self._decoder, self._starts, self._groups = decoder, starts, groups
         self._hand_over = hand_over
         self._conversations = conversations
@@ -111,8 +124,9 @@ class Batch:
         self._drafts: Drafts | None = None  # of the latest pass
         self._look_every, self._threads = look_every, threads
         self._owners = [index for index, start in enumerate(starts) for _ in range(start.completions)]
-        self._rows = rows = min(rows, len(self._owners))
-        self._waiting = deque(range(len(self._owners)))  # completions, in order; those of one start are neighbours
+        self._own = range(len(self._owners)) if only is None else only
+        self._rows = rows = min(rows, len(self._own))
+        self._waiting = deque(self._own)  # completions, in order; those of one start are neighbours
         self._completion = np.zeros(rows, dtype=np.int64)  # of each row
         self._sampled = np.zeros(rows, dtype=np.int64)  # tokens that each row has
         self._remaining = np.zeros(rows, dtype=np.int64)  # tokens that each row may still have
@@ -121,19 +135,20 @@ class Batch:
         self._half_joined: tuple[int, Prefilled[Any], int] | None = None
 
     def run(self, draws: Draws, eos_ids: Sequence[int]) -> list[Sampled]:
-        """Returns tokens and log-probabilities of each completion, in the order of the starts; some may be empty, and
-        those that were handed over are."""
+        """Returns tokens and log-probabilities of each of its completions, in the order of the starts; some may be
+        empty, and those that were handed over are."""
         history = _History()
         if self._groups is None or not self._groups.suffice():
-            longest_prompt = max(len(start.prefix_ids) for start in self._starts)
-            self.longest_completion = max(self.longest_completion, *(start.limit for start in self._starts))
-            completions = [start.completions for start in self._starts]
+            starts = [self._starts[owner] for owner in dict.fromkeys(self._owners[each] for each in self._own)]
+            longest_prompt = max(len(start.prefix_ids) for start in starts)
+            self.longest_completion = max(self.longest_completion, *(start.limit for start in starts))
+            completions = [start.completions for start in starts]
             self._decoder.begin(self._rows, completions, longest_prompt, self.longest_completion)
             if self._drafting is not None:
                 self._row_drafts = RowDrafts(self._drafting, self._rows, self._most_positions, eos_ids)
             with self._threads.chosen():
                 self._sample(draws, np.array(eos_ids), history)
-        return _sequences(history, len(self._owners))
+        return _sequences(history, len(self._owners))[self._own.start : self._own.stop]
 
     def _sample(self, draws: Draws, eos_ids: NDArray[np.int64], history: _History) -> None:
         logits: Tensor | None = None

@@ -6,15 +6,16 @@ The engine decides which rows join and leave; the decoder keeps keys and values 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 Cache = TypeVar("Cache")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +76,18 @@ class Parted:
     prompt: int | None  # the name of its shared prompt
 
 
+class OneBatch:
+    """The part of ``Decoder`` that is about several batches, for one that has one."""
+
+    @property
+    def batches(self) -> int:
+        return 1
+
+    def side_by_side(self, works: Sequence[Callable[[Self], Result]]) -> list[Result]:
+        (work,) = works
+        return [work(self)]
+
+
 class Decoder(Protocol[Cache]):
     def refresh(self) -> None:
         """Takes the weights that the policy's modules hold now. Between a change of them and this call, samples would
@@ -132,6 +145,14 @@ class Decoder(Protocol[Cache]):
 
     def take_back(self, counts: NDArray[np.int64]) -> None:
         """Drops the last ``counts``, (n,), tokens of each row: guesses that were wrong."""
+
+    @property
+    def batches(self) -> int:
+        """How many batches may grow at a time: more than one where a batch waits for other machines."""
+
+    def side_by_side(self, works: Sequence[Callable[[Self], Result]]) -> list[Result]:
+        """Calls each of 1 to ``batches`` works with a decoder of a batch of its own. While one waits others compute,
+        one at a time and in an order that depends on the works alone."""
 
 
 def right_aligned(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,12 +16,12 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from node.engines.decoder import Drafts, Parted, Prefilled, right_aligned
+from node.engines.decoder import Drafts, OneBatch, Parted, Prefilled, right_aligned
 from node.engines.key_rows import KeyRows, Layers
 from protocol.errors import ConfigurationError
 
 
-class GenericDecoder:
+class GenericDecoder(OneBatch):
     """``Decoder`` over ``model(...)``, for decoders whose layers keep keys and values (rows, kv heads, slots, size).
 
     It reads the live modules, so ``refresh`` does nothing. Rows hold their own prompts: ``free_prompts`` is None.

@@ -15,12 +15,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from node.engines.batch import Batch
+from node.engines.batch import Batch, shares_of
 from node.engines.cache_size import SPARE_SLOTS
 from node.engines.complete_groups import CompleteGroups
 from node.engines.decoder import Decoder
@@ -88,7 +90,8 @@ class TorchEngine:
         self._random = random.Random(seed)  # of calls without a seed
         self._decoder = decoder_for(policy, merge_adapters=merge_adapters, shared_prompts=shared_prompts)
         exact = policy.device.type == "cpu" and policy.dtype == torch.float32
-        self._threads = StepThreads(adapting=adaptive_threads and exact)
+        # A step that waits for others says nothing of threads.
+        self._threads = StepThreads(adapting=adaptive_threads and exact and self._decoder.batches == 1)
         self._look_every = (
             look_every if look_every is not None else LOOK_EVERY.get(policy.device.type, LOOK_EVERY_ELSEWHERE)
         )
@@ -185,26 +188,33 @@ class TorchEngine:
         if not starts:
             return []
         counted = None if enough is None and hand_over is None else CompleteGroups(enough, starts, groups)
-        batch = Batch(
-            self._decoder,
-            starts,
-            self._rows,
-            counted,
-            look_every=self._look_every,
-            threads=self._threads,
-            drafting=self.drafting,
-            most_positions=self._rows,
-            hand_over=hand_over,
-            conversations=conversations,
-            longest_completion=0 if conversations is None else self._longest_conversation,
-        )
+        shares = shares_of(starts, min(self._decoder.batches, self._rows))
         seed = self._random.getrandbits(64) if sampling.seed is None else sampling.seed
-        draws = Draws(seed, sampling.temperature, self._policy.device, self._policy.tokens.vocabulary)
-        with torch.inference_mode(), _evaluating(self._policy.model):
-            sampled = batch.run(draws, self._policy.tokens.eos_ids)
-        if conversations is not None:
-            self._longest_conversation = batch.longest_completion
-        return sampled
+
+        def sampled(decoder: Decoder[Any], share: range) -> list[Sampled]:
+            batch = Batch(
+                decoder,
+                starts,
+                self._rows // len(shares),
+                counted,
+                look_every=self._look_every,
+                threads=self._threads,
+                drafting=self.drafting,
+                most_positions=self._rows,
+                hand_over=hand_over,
+                conversations=conversations,
+                longest_completion=0 if conversations is None else self._longest_conversation,
+                only=share,
+            )
+            draws = Draws(seed, sampling.temperature, self._policy.device, self._policy.tokens.vocabulary)
+            with torch.inference_mode():
+                found = batch.run(draws, self._policy.tokens.eos_ids)
+            if conversations is not None:
+                self._longest_conversation = batch.longest_completion
+            return found
+
+        with _evaluating(self._policy.model):
+            return list(chain(*self._decoder.side_by_side([partial(sampled, share=each) for each in shares])))
 
     @property
     def rows(self) -> int:

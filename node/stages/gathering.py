@@ -359,11 +359,14 @@ class Gathering:
         self._connected.append(machine)
         self.attendance.found(waiting.peer)
         log.info(
-            "%s has room for layers of %s; the link to it carries %.0f Mbit/s, %.1f ms one way",
+            "%s has room for layers of %s; the link to it carries %.0f Mbit/s, %.1f ms one way; this machine works "
+            "%.1f ms on a message, and %.0f ms on a megabyte",
             machine.shown_name,
             size(facts.memory_bytes),
             8e-6 * facts.link.bytes_a_second,
             1e3 * facts.link.delay_seconds,
+            1e3 * facts.link.work_seconds,
+            1e9 * facts.link.work_seconds_a_byte,
         )
         return True
 

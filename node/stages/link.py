@@ -53,8 +53,9 @@ def here(tensor: Tensor) -> Answer:
 
 
 class StageLink(Protocol):
-    """Calls wait for their answer, but for ``forward`` and ``backward``, whose answer may be waited for later. Any
-    thread may call; calls are answered in the order in which they were made.
+    """Calls wait for their answer, but for ``forward`` and ``backward``, whose answer may be waited for later, and for
+    ``begin``, ``join`` and ``leave``, which need none. Any thread may call; calls are answered in the order in which
+    they were made. Several batches of rows may be there, by numbers below ``limits.STAGE_BATCHES``.
 
     Raises ``StageLostError`` where the stage is gone, silent for too long, or sends what cannot be; from then on every
     call raises it, also those that wait.
@@ -84,24 +85,24 @@ class StageLink(Protocol):
     def forget(self) -> None:
         """Drops calls of the learner's pass that are under way, and gradients."""
 
-    def begin(self) -> None:
-        """Empties the batch of rows that are sampled."""
+    def begin(self, batch: int = 0) -> None:
+        """Empties a batch of rows that are sampled."""
 
-    def prefill(self, hidden: Tensor, padding: Tensor) -> Tensor:
+    def prefill(self, hidden: Tensor, padding: Tensor, batch: int = 0) -> Tensor:
         """Computes P prompts, (P, L, D), right-aligned behind ``padding`` (P,) int64 columns each, without adding rows;
-        they take the place of those of the last ``prefill``. Returns the hidden states (P, L, D) that leave."""
+        they take the place of those of the batch's last ``prefill``. Returns the hidden states (P, L, D) that leave."""
 
-    def join(self, which: Sequence[int]) -> None:
-        """Adds a row at the end of the batch for each entry, an index into the prompts of the last ``prefill``."""
+    def join(self, which: Sequence[int], batch: int = 0) -> None:
+        """Adds a row at the end of a batch for each entry, an index into the prompts of its last ``prefill``."""
 
-    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
-        """The batch shrinks to ``rows``: row ``tails[i]`` becomes ``holes[i]``."""
+    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int, batch: int = 0) -> None:
+        """A batch shrinks to ``rows``: row ``tails[i]`` becomes ``holes[i]``."""
 
-    def step(self, hidden: Tensor) -> Tensor:
-        """Appends one token to each of n rows, (n, 1, D). Returns the hidden states (n, 1, D) that leave."""
+    def step(self, hidden: Tensor, batch: int = 0) -> Tensor:
+        """Appends one token to each of a batch's n rows, (n, 1, D). Returns the hidden states (n, 1, D) that leave."""
 
     def release(self) -> None:
-        """Gives back what rows and prompts take."""
+        """Gives back what rows and prompts of all batches take."""
 
     def close(self) -> None:
         """Ends the connection; the stage may be used again by a new one."""

@@ -120,7 +120,7 @@ class StagedNetwork(Network):
         self.stages.sync()
         results: dict[int, Result] = {}
         todo = iter(enumerate(items))
-        turns = Turns(owner_order(len(items), self.order))
+        turns = Turns(owner_order(len(items), self.order), len(items))
 
         def work_off() -> None:
             for index, item in todo:
@@ -130,20 +130,10 @@ class StagedNetwork(Network):
 
         def run() -> None:
             self._under.turns = turns
-            turns.run(work_off)
+            work_off()
 
-        threads = [
-            threading.Thread(target=run, name=f"micro-batches {number}")
-            for number in range(min(self.order.begun, len(items)))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        failure, turns.failure = turns.failure, None
         try:
-            if failure is not None:
-                raise failure
+            turns.run([run] * min(self.order.begun, len(items)), "micro-batches")
             self.stages.gather()
         except BaseException:
             self.stages.forget()

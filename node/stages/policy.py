@@ -19,19 +19,21 @@ class StagedPolicy(Policy):
     own_layers: int = field(kw_only=True)
     stages: Stages = field(kw_only=True)
     order: OwnerOrder = field(kw_only=True)  # of micro-batches that are under way
+    batches: int = field(kw_only=True)  # of rows that are sampled side by side
 
     @classmethod
-    def of(cls, policy: Policy, own_layers: int, stages: Stages, order: OwnerOrder) -> StagedPolicy:
+    def of(cls, policy: Policy, own_layers: int, stages: Stages, order: OwnerOrder, batches: int = 1) -> StagedPolicy:
         """``policy`` holds its first ``own_layers``, with what comes before and after the layers, and all factors."""
         return cls(
             **{each.name: getattr(policy, each.name) for each in fields(Policy)},
             own_layers=own_layers,
             stages=stages,
             order=order,
+            batches=batches,
         )
 
     def decoder(self) -> StagedDecoder:
-        return StagedDecoder(self.base, self.own_layers, self.stages)
+        return StagedDecoder(self.base, self.own_layers, self.stages, self.batches)
 
     def separate(self) -> Policy:
         raise AssertionError("an owner of some layers has no second copy: config refuses what would need one")

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from node.engines.process.channel import Channel
-from node.fit.stages.plan import USUAL_LINK, LinkSpeed, Pace
+from node.fit.stages.plan import LinkSpeed, Pace
 from node.printable import printable
 from node.stages.link import Answer, Call, Inputs, StageFacts
+from node.stages.message_work import process_seconds, thread_seconds
 from node.stages.tensor_frames import receive_message, send_message, shape_of
 from protocol import limits
 from protocol.errors import MalformedError, ProtocolError, StageLostError, TransportError, VersionError
@@ -45,7 +46,7 @@ class StageExpected:
 
 
 USUAL_PATIENCE: Final = StagePatience()
-PROBES_SINCE: Final = 1  # of the protocol's minor versions
+LEAST_MINOR: Final = 2  # of the protocol: before, a stage knew no probes, and one batch of rows
 REFUSAL_SECONDS: Final = 1.0
 DELAY_PROBES: Final = 5
 LEAST_PROBE: Final = 1 << 14  # float32 numbers
@@ -57,10 +58,11 @@ LEAST_SECONDS: Final = 1e-6
 class _Waiting:
     """A request whose answer has not come."""
 
-    __slots__ = ("answer", "come", "since_seconds", "tensors")
+    __slots__ = ("answer", "come", "is_told", "since_seconds", "tensors")
 
-    def __init__(self, since_seconds: float) -> None:
+    def __init__(self, since_seconds: float, is_told: bool) -> None:
         self.since_seconds = since_seconds
+        self.is_told = is_told  # nobody waits for the answer, which is ``StageDone``
         self.come = threading.Event()
         self.answer: StageAnswer | None = None  # None once it has come: the stage is lost
         self.tensors: list[Tensor] = []
@@ -90,8 +92,8 @@ class RemoteStage:
         welcome = self._welcomed()
         self._reader = threading.Thread(target=self._read, name="stage", daemon=True)
         self._reader.start()
-        link = self._probed() if welcome.minor >= PROBES_SINCE else USUAL_LINK
-        self.facts = StageFacts(welcome.memory_bytes, Pace(welcome.flops_a_second, welcome.bytes_a_second), link)
+        pace = Pace(welcome.flops_a_second, welcome.bytes_a_second)
+        self.facts = StageFacts(welcome.memory_bytes, pace, self._probed())
 
     @property
     def computed_tokens(self) -> int:
@@ -137,20 +139,20 @@ class RemoteStage:
     def forget(self) -> None:
         self._ask(messages.ForgetCalls(), [], messages.StageDone)
 
-    def begin(self) -> None:
-        self._ask(messages.BeginRows(), [], messages.StageDone)
+    def begin(self, batch: int = 0) -> None:
+        self._sent(messages.BeginRows(batch), [], is_told=True)
 
-    def prefill(self, hidden: Tensor, padding: Tensor) -> Tensor:
-        return self._hidden(messages.PrefillPrompts(shape_of(hidden), shape_of(padding)), [hidden, padding])
+    def prefill(self, hidden: Tensor, padding: Tensor, batch: int = 0) -> Tensor:
+        return self._hidden(messages.PrefillPrompts(shape_of(hidden), shape_of(padding), batch), [hidden, padding])
 
-    def join(self, which: Sequence[int]) -> None:
-        self._ask(messages.JoinRows(tuple(which)), [], messages.StageDone)
+    def join(self, which: Sequence[int], batch: int = 0) -> None:
+        self._sent(messages.JoinRows(tuple(which), batch), [], is_told=True)
 
-    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
-        self._ask(messages.LeaveRows(tuple(holes), tuple(tails), rows), [], messages.StageDone)
+    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int, batch: int = 0) -> None:
+        self._sent(messages.LeaveRows(tuple(holes), tuple(tails), rows, batch), [], is_told=True)
 
-    def step(self, hidden: Tensor) -> Tensor:
-        return self._hidden(messages.StepRows(shape_of(hidden)), [hidden])
+    def step(self, hidden: Tensor, batch: int = 0) -> Tensor:
+        return self._hidden(messages.StepRows(shape_of(hidden), batch), [hidden])
 
     def release(self) -> None:
         self._ask(messages.ReleaseRows(), [], messages.StageDone)
@@ -170,7 +172,7 @@ class RemoteStage:
                 self._lose(_refusal_of(answer))
             if not isinstance(answer, messages.StageWelcome):
                 raise MalformedError(f"the first answer is {type(answer).__name__}")
-            messages.check_stage_version(answer)
+            messages.check_stage_version(answer, least_minor=LEAST_MINOR)
         except (TransportError, ProtocolError, VersionError) as error:
             self._lose(str(error), error)
         expected, found = self._expected, (answer.family, answer.layers, answer.width)
@@ -184,16 +186,28 @@ class RemoteStage:
 
     def _probed(self) -> LinkSpeed:
         """Measures what the link carries, there and back, by tensors that become longer until one takes long enough."""
-        delay = min(self._probe_seconds(1) for _ in range(DELAY_PROBES))
+        small = [self._probe(1) for _ in range(DELAY_PROBES)]
+        delay, work = (min(each) for each in zip(*small, strict=True))
         numbers = LEAST_PROBE
-        while (seconds := self._probe_seconds(numbers)) < delay + PROBE_SECONDS and numbers < MOST_PROBE:
+        while (large := self._probe(numbers))[0] < delay + PROBE_SECONDS and numbers < MOST_PROBE:
             numbers *= 4
-        return LinkSpeed(2 * 4 * numbers / max(seconds - delay, LEAST_SECONDS), delay / 2)
+        carried = 2 * 4 * numbers  # bytes, there and back
+        return LinkSpeed(
+            carried / max(large[0] - delay, LEAST_SECONDS),
+            delay / 2,
+            work_seconds=work / 2,
+            work_seconds_a_byte=max(0.0, large[1] - work) / carried,
+        )
 
-    def _probe_seconds(self, numbers: int) -> float:
-        probe, began = torch.zeros(numbers), self._clock()
+    def _probe(self, numbers: int) -> tuple[float, float]:
+        """Returns how long a tensor takes there and back, and the processor time that this machine has worked on it."""
+        probe, began, before = torch.zeros(numbers), self._clock(), self._worked()
         self._hidden(messages.ProbeLink(shape_of(probe)), [probe])
-        return self._clock() - began
+        return self._clock() - began, self._worked() - before
+
+    def _worked(self) -> float:
+        """Returns the processor time of this thread, of the one that reads, and of the process that carries frames."""
+        return time.thread_time() + thread_seconds(self._reader) + process_seconds(self._channel.carried_by)
 
     def _hidden(self, request: StageRequest, tensors: list[Tensor]) -> Tensor:
         return self._hidden_asked(request, tensors)()
@@ -213,8 +227,8 @@ class RemoteStage:
     def _ask(self, request: StageRequest, tensors: Sequence[Tensor], expected: type[A]) -> tuple[A, list[Tensor]]:
         return self._answered(self._sent(request, tensors), expected)
 
-    def _sent(self, request: StageRequest, tensors: Sequence[Tensor]) -> _Waiting:
-        waiting = _Waiting(self._clock())
+    def _sent(self, request: StageRequest, tensors: Sequence[Tensor], *, is_told: bool = False) -> _Waiting:
+        waiting = _Waiting(self._clock(), is_told)
         with self._sending:
             with self._state:
                 if self.lost_because is None:
@@ -256,6 +270,8 @@ class RemoteStage:
                     waiting = self._waiting.popleft() if self._waiting else None
                 if waiting is None:
                     raise MalformedError("an answer that nobody asked for")
+                if waiting.is_told and not isinstance(answer, messages.StageDone):
+                    raise MalformedError(f"told something, it sent {type(answer).__name__}")
                 waiting.tensors, waiting.answer = tensors, answer
                 waiting.come.set()
         except (TransportError, ProtocolError) as error:

@@ -67,17 +67,17 @@ class Witness:
         self.sums = self.link.gradients()
         return self.sums
 
-    def prefill(self, hidden: Tensor, padding: Tensor) -> Tensor:
-        left = self.link.prefill(hidden, padding)
+    def prefill(self, hidden: Tensor, padding: Tensor, batch: int = 0) -> Tensor:
+        left = self.link.prefill(hidden, padding, batch)
         self.prefilled = hidden, padding, left
         return left
 
-    def join(self, which: Sequence[int]) -> None:
+    def join(self, which: Sequence[int], batch: int = 0) -> None:
         self.joined = which
-        self.link.join(which)
+        self.link.join(which, batch)
 
-    def step(self, hidden: Tensor) -> Tensor:
-        left = self.link.step(hidden)
+    def step(self, hidden: Tensor, batch: int = 0) -> Tensor:
+        left = self.link.step(hidden, batch)
         self.steps.append((hidden, left))
         return left
 

@@ -146,16 +146,17 @@ class StageSession:
                 return messages.StageGradients(tuple(sums), shapes), list(sums.values())
             case messages.ForgetCalls():
                 stage.forget()
-            case messages.BeginRows():
-                stage.begin()
-            case messages.PrefillPrompts():
-                return self._tensor(stage.prefill(*tensors), forward=True)
-            case messages.JoinRows(which=which):
-                stage.join(which)
-            case messages.LeaveRows(holes=holes, tails=tails, rows=rows):
-                stage.leave(holes, tails, rows)
-            case messages.StepRows():
-                return self._tensor(stage.step(tensors[0]), forward=True)
+            case messages.BeginRows(batch=batch):
+                stage.begin(batch)
+            case messages.PrefillPrompts(batch=batch):
+                hidden, padding = tensors
+                return self._tensor(stage.prefill(hidden, padding, batch), forward=True)
+            case messages.JoinRows(which=which, batch=batch):
+                stage.join(which, batch)
+            case messages.LeaveRows(holes=holes, tails=tails, rows=rows, batch=batch):
+                stage.leave(holes, tails, rows, batch)
+            case messages.StepRows(batch=batch):
+                return self._tensor(stage.step(tensors[0], batch), forward=True)
             case messages.ReleaseRows():
                 stage.release()
             case messages.StageHello():

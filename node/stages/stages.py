@@ -141,23 +141,23 @@ class Stages:
         """Lets every machine drop passes that are under way."""
         self._tell(lambda link: link.forget())
 
-    def begin(self) -> None:
+    def begin(self, batch: int) -> None:
         for number in range(len(self.places)):
-            self._asked(number, lambda link: link.begin())
+            self._asked(number, lambda link: link.begin(batch))
 
-    def prefill(self, hidden: Tensor, padding: Tensor) -> Tensor:
-        return self._through(hidden, lambda link, given: link.prefill(given, padding))
+    def prefill(self, hidden: Tensor, padding: Tensor, batch: int) -> Tensor:
+        return self._through(hidden, lambda link, given: link.prefill(given, padding, batch))
 
-    def join(self, which: Sequence[int]) -> None:
+    def join(self, which: Sequence[int], batch: int) -> None:
         for number in range(len(self.places)):
-            self._asked(number, lambda link: link.join(which))
+            self._asked(number, lambda link: link.join(which, batch))
 
-    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
+    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int, batch: int) -> None:
         for number in range(len(self.places)):
-            self._asked(number, lambda link: link.leave(holes, tails, rows))
+            self._asked(number, lambda link: link.leave(holes, tails, rows, batch))
 
-    def step(self, hidden: Tensor) -> Tensor:
-        return self._through(hidden, lambda link, given: link.step(given))
+    def step(self, hidden: Tensor, batch: int) -> Tensor:
+        return self._through(hidden, lambda link, given: link.step(given, batch))
 
     def release(self) -> None:
         self._tell(lambda link: link.release())

@@ -31,6 +31,14 @@ class _Prompts:
     seen: list[Tensor] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Rows that are sampled, and the prompts of the last ``prefill``: keys and values, and lengths."""
+
+    rows: KeyRows
+    prefilled: tuple[Layers, list[int]] | None = None
+
+
 class StageWorker:
     """``StageLink`` in this process; one thread at a time may call it.
 
@@ -47,6 +55,7 @@ class StageWorker:
         self.layers = range(0)
         self._factors: dict[str, torch.nn.Parameter] = {}
         self.forget()
+        self.release()
 
     @property
     def held_bytes(self) -> int:
@@ -56,7 +65,7 @@ class StageWorker:
     @property
     def cache_bytes(self) -> int:
         """Of keys and values of the rows that are sampled."""
-        return self._rows.nbytes if self.layers else 0
+        return sum(each.rows.nbytes for each in self._batches.values())
 
     def hold(self, layers: range) -> None:
         if layers.step != 1 or not 0 <= layers.start < layers.stop <= self.layers_in_all:
@@ -65,8 +74,6 @@ class StageWorker:
         body = self.policy.base.base_model
         assert body is not None
         self._pass = PartPass(part_of(body, layers))
-        self._rows = KeyRows(self._run_rows, self.policy.device)
-        self._prefilled: tuple[Layers, list[int]] | None = None
 
     def free(self) -> None:
         """Holds no layer from now on."""
@@ -128,44 +135,46 @@ class StageWorker:
         self._calls: dict[Call, tuple[Tensor, Tensor]] = {}  # hidden states that came, and those that left
         self._drop_gradients()
 
-    def begin(self) -> None:
-        self.release()
+    def begin(self, batch: int = 0) -> None:
+        self._batches.pop(batch, None)
 
     @torch.inference_mode()
-    def prefill(self, hidden: Tensor, padding: Tensor) -> Tensor:
+    def prefill(self, hidden: Tensor, padding: Tensor, batch: int = 0) -> Tensor:
         if padding.shape != hidden.shape[:1] or not bool(((padding >= 0) & (padding < hidden.shape[1])).all()):
             raise MalformedError(f"padding of {tuple(padding.shape)} for prompts of {tuple(hidden.shape)}")
-        self._prefilled = None
-        left, layers = self._rows.computed(self._given(hidden), padding.to(self.policy.device))
-        self._prefilled = layers, (hidden.shape[1] - padding).tolist()
+        given, found = self._given(hidden), self._batch(batch)
+        found.prefilled = None
+        left, layers = found.rows.computed(given, padding.to(self.policy.device))
+        found.prefilled = layers, (hidden.shape[1] - padding).tolist()
         return left.cpu()
 
     @torch.inference_mode()
-    def join(self, which: Sequence[int]) -> None:
-        prompts = 0 if self._prefilled is None else len(self._prefilled[1])
-        if self._prefilled is None or not which or not all(0 <= each < prompts for each in which):
+    def join(self, which: Sequence[int], batch: int = 0) -> None:
+        found = self._batch(batch)
+        prompts = 0 if found.prefilled is None else len(found.prefilled[1])
+        if found.prefilled is None or not which or not all(0 <= each < prompts for each in which):
             raise MalformedError(f"{len(which)} rows join, not all of them after one of {prompts} prompts")
-        self._rows.join(*self._prefilled, which)
+        found.rows.join(*found.prefilled, which)
 
     @torch.inference_mode()
-    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
-        before = self._rows.count
+    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int, batch: int = 0) -> None:
+        of_batch = self._batch(batch).rows
+        before = of_batch.count
         if not 0 <= rows <= before or len(holes) != len(tails) or not all(0 <= each < rows for each in holes):
             raise MalformedError(f"a batch of {before} rows cannot shrink to {rows} so")
         if not all(rows <= each < before for each in tails):
             raise MalformedError(f"a batch of {before} rows cannot shrink to {rows} so")
-        self._rows.leave(holes, tails, rows)
+        of_batch.leave(holes, tails, rows)
 
     @torch.inference_mode()
-    def step(self, hidden: Tensor) -> Tensor:
-        if not len(hidden) == self._rows.count > 0 or hidden.shape[1] != 1:
-            raise MalformedError(f"a step of {tuple(hidden.shape)} for {self._rows.count} rows")
-        return self._rows.step(self._given(hidden)).cpu()
+    def step(self, hidden: Tensor, batch: int = 0) -> Tensor:
+        rows = self._batch(batch).rows
+        if not len(hidden) == rows.count > 0 or hidden.shape[1] != 1:
+            raise MalformedError(f"a step of {tuple(hidden.shape)} for {rows.count} rows")
+        return rows.step(self._given(hidden)).cpu()
 
     def release(self) -> None:
-        if self.layers:
-            self._rows.release()
-            self._prefilled = None
+        self._batches: dict[int, _Batch] = {}
 
     def close(self) -> None:
         return
@@ -177,6 +186,9 @@ class StageWorker:
         use_one_call_layers(self.policy.base, self.policy.device)
         self.layers = layers
         self._factors = {name: p for name, p in self.policy.trainable().items() if not p.is_meta}
+
+    def _batch(self, number: int) -> _Batch:
+        return self._batches.setdefault(number, _Batch(KeyRows(self._run_rows, self.policy.device)))
 
     def _given(self, hidden: Tensor) -> Tensor:
         if not self.layers or hidden.ndim != 3 or 0 in hidden.shape or hidden.shape[2] != self.hidden_size:

@@ -24,7 +24,7 @@ from protocol.streams.engine_messages import Count32, Version16
 
 STAGE_PROTOCOL: Final = "/starling/stage/1"
 STAGE_MAJOR: Final = 1
-STAGE_MINOR: Final = 1
+STAGE_MINOR: Final = 2
 BEAT_SECONDS: Final = 5.0
 ELEMENT_BYTES: Final = {"float32": 4, "bfloat16": 2, "int64": 8, "bool": 1}
 
@@ -36,6 +36,7 @@ _BESIDE: Final = {
 }  # all others are numbers
 
 _Layer = Annotated[int, Meta(ge=0, le=limits.STAGE_LAYERS)]
+_Batch = Annotated[int, Meta(ge=0, lt=limits.STAGE_BATCHES)]
 _Rows = Annotated[tuple[Annotated[int, Meta(ge=0, lt=limits.STAGE_ROWS)], ...], Meta(max_length=limits.STAGE_ROWS)]
 _Names = Annotated[
     tuple[Annotated[str, Meta(max_length=limits.STAGE_TENSOR_NAME)], ...], Meta(max_length=limits.STAGE_TENSORS)
@@ -117,20 +118,24 @@ class ForgetCalls(Struct, frozen=True, array_like=True, tag="forget"):
 
 
 class BeginRows(Struct, frozen=True, array_like=True, tag="begin"):
-    """Empties the batch of rows that are sampled. Answered by ``StageDone``."""
+    """Empties a batch of rows that are sampled. Answered by ``StageDone``. Batches are numbered since 1.2."""
+
+    batch: _Batch = 0
 
 
 class PrefillPrompts(Struct, frozen=True, array_like=True, tag="prefill"):
-    """Computes prompts, in place of those before. Answered by ``StageTensor`` with what leaves."""
+    """Computes prompts, in place of those that the batch had. Answered by ``StageTensor`` with what leaves."""
 
     hidden: TensorShape  # (P, L, D)
     padding: TensorShape  # (P,) int64, columns in front of each
+    batch: _Batch = 0
 
 
 class JoinRows(Struct, frozen=True, array_like=True, tag="join"):
     """A row more for each entry, an index into the prompts. Answered by ``StageDone``."""
 
     which: _Rows
+    batch: _Batch = 0
 
 
 class LeaveRows(Struct, frozen=True, array_like=True, tag="leave"):
@@ -139,16 +144,18 @@ class LeaveRows(Struct, frozen=True, array_like=True, tag="leave"):
     holes: _Rows
     tails: _Rows
     rows: Annotated[int, Meta(ge=0, le=limits.STAGE_ROWS)]
+    batch: _Batch = 0
 
 
 class StepRows(Struct, frozen=True, array_like=True, tag="step"):
-    """One token more for each row. Answered by ``StageTensor`` with what leaves."""
+    """One token more for each row of a batch. Answered by ``StageTensor`` with what leaves."""
 
     hidden: TensorShape  # (n, 1, D)
+    batch: _Batch = 0
 
 
 class ReleaseRows(Struct, frozen=True, array_like=True, tag="release"):
-    """Gives back what rows and prompts take. Answered by ``StageDone``."""
+    """Gives back what rows and prompts of all batches take. Answered by ``StageDone``."""
 
 
 StageRequest = (
@@ -239,9 +246,9 @@ def shapes_of(message: StageRequest | StageAnswer) -> list[TensorShape]:
     return [value for value in each if isinstance(value, TensorShape)]
 
 
-def check_stage_version(other: StageHello | StageWelcome) -> None:
-    """Raises ``VersionError`` for another major version than ours."""
-    if other.major != STAGE_MAJOR:
+def check_stage_version(other: StageHello | StageWelcome, least_minor: int = 0) -> None:
+    """Raises ``VersionError`` for another major version than ours, or an older one than it takes."""
+    if other.major != STAGE_MAJOR or other.minor < least_minor:
         raise VersionError(
             f"{STAGE_PROTOCOL} of version {other.major}.{other.minor}, ours is {STAGE_MAJOR}.{STAGE_MINOR}: install "
             "the same version of starling on both sides"

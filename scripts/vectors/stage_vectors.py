@@ -28,6 +28,7 @@ def stage_messages() -> list[Json]:
         "gradients": messages.AskGradients(),
         "forget": messages.ForgetCalls(),
         "begin": messages.BeginRows(),
+        "begin of another batch": messages.BeginRows(3),
         "prefill": messages.PrefillPrompts(HIDDEN, of_rows),
         "join": messages.JoinRows((0, 0, 1)),
         "leave": messages.LeaveRows((0,), (2,), 2),
@@ -68,6 +69,7 @@ def refused_stage_requests() -> dict[tuple[str, str, str], bytes]:
         "malformed: more names than factors": packed("load", ["a", "b"], [("float32", (1,))]),
         "malformed: a name twice": packed("load", ["a", "a"], [("float32", (1,))] * 2),
         "malformed: a row beyond the last": packed("join", [limits.STAGE_ROWS]),
+        "malformed: a batch beyond the last": packed("begin", limits.STAGE_BATCHES),
         "malformed: a layer beyond the last": packed("hold", 0, limits.STAGE_LAYERS + 1),
     }
     return {("stages", "any", name): frame for name, frame in cases.items()}

@@ -21,7 +21,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from node.engines.cache_size import NO_CACHE, AttentionShape, CachePlan, plan_cache
-from node.engines.decoder import Drafts, Parted, Prefilled, right_aligned
+from node.engines.decoder import Drafts, OneBatch, Parted, Prefilled, right_aligned
 from node.engines.lean.architectures import Architecture, ModelShape, shape_of
 from node.engines.lean.attention import attention_for, by_causal_products, empty_mask, joined
 from node.engines.lean.device_rows import DevicePass, DevicePrompts, DeviceRows
@@ -40,7 +40,7 @@ from node.kernels.products import products_for
 Cache = tuple[Tensor, Tensor] | list[int]
 
 
-class LeanDecoder:
+class LeanDecoder(OneBatch):
     """``Decoder`` for the architectures of ``node.engines.lean.architectures``.
 
     It reads the live weights, except for copies of those that are packed (``packing``). Memory: those copies

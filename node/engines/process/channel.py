@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
+import struct
+import sys
 import time
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 from protocol.errors import DeadlineError, UnreachableError
 from protocol.streams.engine_messages import ENGINE_PROTOCOL
 from protocol.streams.framing import LENGTH_BYTES, checked_body_length, framed
 
 _READ_BYTES = 1 << 20
+_CREDENTIALS: Final = struct.Struct("3i")  # of the other end: process, user, group
 
 
 class Channel(Protocol):
@@ -25,6 +29,10 @@ class Channel(Protocol):
         """Returns the body of the next frame. Raises ``OversizedError`` before it reads one over ``max_bytes``."""
 
     def close(self) -> None: ...
+
+    @property
+    def carried_by(self) -> int | None:
+        """The other process of this machine through which it goes, if that is known."""
 
 
 class SocketChannel:
@@ -62,6 +70,18 @@ class SocketChannel:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+    @property
+    def carried_by(self) -> int | None:
+        """As of ``Channel``: on Linux, unless it is this process itself."""
+        if sys.platform != "linux" or self._socket.family != socket.AF_UNIX:
+            return None
+        try:
+            found = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        except OSError:  # it is closed
+            return None
+        process: int = _CREDENTIALS.unpack(found)[0]
+        return process if process not in (0, os.getpid()) else None
 
     def detached(self) -> socket.socket:
         """Returns the socket itself, which is the caller's from now on."""

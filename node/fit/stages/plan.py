@@ -11,9 +11,11 @@ in the configured dtype, or in the one that the owner's device prefers: machines
                    gradients and moments; of each further micro-batch what enters its layers
     a stage        its layers, their factors and gradients, the same of micro-batches, and its own two processes in
                    place of a node's
-    generating     prompts and then each step of all rows on one machine after the other: max(bytes / bytes a second,
-                   flops / speed)
+    generating     prompts and then each step of all rows, in some batches side by side. A machine takes max(bytes /
+                   bytes a second, flops / speed) for a batch; batches wait for the busiest machine or uplink, and each
+                   for all of them, one after the other
     training       the star of ``schedule``
+    messages       of a machine's processor, where that computes: what it works on each, as the owner measured it
 """
 
 from __future__ import annotations
@@ -39,10 +41,12 @@ from node.fit.stages.work import Round, Training, entering_bytes, layers_by_time
 from node.fit.workload import Workload
 from node.printable import printable
 from node.quantities import counted, size
+from protocol import limits
 from protocol.errors import ConfigurationError
 
 LENDING_BYTES: Final = 120_000_000  # the process of ``starling lend`` beside the one that computes
 BEGUN: Final = 4  # × machines, micro-batches at once, at most
+SIDE_BY_SIDE: Final = 2  # × machines, batches of rows that are sampled at once, at most
 _OF_THE_OWNER: Final = frozenset(  # parts of a learner's footprint that a stage has not
     {"engine's copies", "reference", "optimizer", "averaging's state", "copies against harm", "published weights"}
     | {"copies for donors", "learner process", "other processes", "head", "step", "checkpoint copy", "averaging"}
@@ -59,10 +63,17 @@ class Pace(Struct, frozen=True):
 
 
 class LinkSpeed(Struct, frozen=True):
-    """What a link between the owner and another machine carries, alike in both directions."""
+    """What a link between the owner and another machine carries, alike in both directions, and the work of either
+    machine's processor for it."""
 
     bytes_a_second: float
     delay_seconds: float  # one way
+    work_seconds: float = 0.0  # of the owner, for a message that it sends or gets
+    work_seconds_a_byte: float = 0.0  # besides
+
+    def work(self, size_bytes: float) -> float:
+        """Returns the processor time of the owner for one message."""
+        return self.work_seconds + size_bytes * self.work_seconds_a_byte
 
 
 USUAL_LINK: Final = LinkSpeed(125e6, 0.0002)  # 1 Gbit/s, where it was not measured
@@ -94,6 +105,7 @@ class StagePlan(Struct, frozen=True, kw_only=True):
     settings: MemorySettings
     held: tuple[HeldLayers, ...]
     order: OwnerOrder  # of the owner's work in a training step
+    batches: int  # of rows that are sampled side by side
     generating_seconds: float  # of a round
     training_seconds: float
     sent_bytes: int  # by the owner in a round, to all others; it gets back as many
@@ -260,21 +272,22 @@ def _planned(way: _Way, pace: Pace, head_pace: Pace, most: Sequence[int]) -> Sta
     shape = pass_shape(way.workload, way.settings.batch_tokens)
     count, tokens = shape.passes, shape.passes * shape.tokens
     layer = [each * tokens / a_round.tokens for each in training.layer_flops(a_round)]
-    head = sum(training.head_flops(a_round))
+    head = sum(training.head_flops(a_round)) / head_pace.flops / count
+    sent = tokens * ELEMENT_BYTES[way.settings.dtype] * way.sizes.hidden / count
+    carrying = _carrying_seconds(way, paces, sent)  # four messages of each link: there and back, forward and back
     held = layers_by_time(
         way.sizes.layers,
         [sum(layer) / each.flops for each in paces],
-        head / head_pace.flops,
+        [count * (4 * each + head * (at == 0)) for at, each in enumerate(carrying)],
         [1] * len(paces),
         most,
     )
     stages = [
-        StageSeconds(*(layers * each / of.flops / count for each in layer))
-        for layers, of in zip(held, paces, strict=True)
+        StageSeconds(*(layers * each / of.flops / count + (1 if at == 0 else 2) * carried for each in layer))
+        for at, (layers, of, carried) in enumerate(zip(held, paces, carrying, strict=True))
     ]
-    sent = tokens * ELEMENT_BYTES[way.settings.dtype] * way.sizes.hidden / count
     links = [Sent(sent / each.link.bytes_a_second, each.link.delay_seconds) for each in way.machines]
-    chain = star(stages, head / head_pace.flops / count, links)
+    chain = star(stages, head + 2 * carrying[0], links)
     room = _most(BEGUN * len(paces), lambda begun: way.fits(held, begun))
     found, order = best_timeline(chain, count, max(1, room))
     names, begins = ["this machine", *(each.name for each in way.machines)], [sum(held[:at]) for at in range(len(held))]
@@ -283,6 +296,7 @@ def _planned(way: _Way, pace: Pace, head_pace: Pace, most: Sequence[int]) -> Sta
         *(way.stage_bytes(layers, order.begun) for layers in held[1:]),
     ]
     usable = [way.owner.usable_device_bytes or way.owner.host_bytes, *(each.usable_bytes for each in way.machines)]
+    generating_seconds, batches = _generating(way, a_round, held, paces, head_pace)
     generated = a_round.rows * a_round.own + a_round.groups * a_round.prompt
     crossing = len(way.machines) * ELEMENT_BYTES[way.settings.dtype] * way.sizes.hidden
     return StagePlan(
@@ -299,29 +313,55 @@ def _planned(way: _Way, pace: Pace, head_pace: Pace, most: Sequence[int]) -> Sta
             for at, layers in enumerate(held)
         ),
         order=order,
-        generating_seconds=_generating_seconds(way, a_round, held, paces, head_pace),
+        batches=batches,
+        generating_seconds=generating_seconds,
         training_seconds=found.seconds,
         sent_bytes=(2 * tokens + generated) * crossing,
-        because=_because(way, held, most),
+        because=_because(way, held, most, batches),
     )
 
 
-def _generating_seconds(
+def _carrying_seconds(way: _Way, paces: Sequence[Pace], size_bytes: float) -> list[float]:
+    """Returns the processor time of each machine for a message of each of its links, the owner first. It is measured on
+    the owner's, and taken to follow the speed of layers; beside a card it takes nothing from what computes."""
+    if way.owner.device != "cpu":
+        return [0.0] * len(paces)
+    work = [each.link.work(size_bytes) for each in way.machines]
+    return [sum(work), *(each * paces[0].flops / pace.flops for each, pace in zip(work, paces[1:], strict=True))]
+
+
+def _generating(
     way: _Way, a_round: Round, held: Sequence[int], paces: Sequence[Pace], head_pace: Pace
+) -> tuple[float, int]:
+    """Returns the seconds of a round, and the fewest batches side by side that take about as long as the best."""
+    most = min(SIDE_BY_SIDE * len(held), limits.STAGE_BATCHES, a_round.groups)
+    ways = [_generating_seconds(way, a_round, held, paces, head_pace, each) for each in range(1, most + 1)]
+    batches = next(each for each, seconds in enumerate(ways, 1) if seconds <= SLOWER * min(ways))
+    return ways[batches - 1], batches
+
+
+def _generating_seconds(
+    way: _Way, a_round: Round, held: Sequence[int], paces: Sequence[Pace], head_pace: Pace, batches: int
 ) -> float:
     sizes, width = way.sizes, ELEMENT_BYTES[way.settings.dtype]
     rows = min(way.settings.rows, a_round.rows)
+    each_rows = rows / batches
     columns = a_round.prompt + a_round.own / 2
     head = sizes.vocabulary * sizes.hidden
-    links = [each.link for each in way.machines]
-    step = sum(2 * (each.delay_seconds + rows * width * sizes.hidden / each.bytes_a_second) for each in links)
-    step += max(width * head / head_pace.bytes_a_second, 2.0 * head * rows / head_pace.flops)
-    prompts = sum(2 * a_round.groups * a_round.prompt * width * sizes.hidden / each.bytes_a_second for each in links)
+    busy, prompts = list[float](), 0.0  # of each machine with a batch, and then of each link
     for layers, pace in zip(held, paces, strict=True):
         weights = layers * sizes.layer_parameters
-        moved = width * (weights + 2 * layers * sizes.keys * columns * rows)
-        step += max(moved / pace.bytes_a_second, 2.0 * weights * rows / pace.flops)
+        moved = width * (weights + 2 * layers * sizes.keys * columns * each_rows)
+        busy.append(max(moved / pace.bytes_a_second, 2.0 * weights * each_rows / pace.flops))
         prompts += 2.0 * weights * a_round.groups * a_round.prompt / pace.flops
+    busy[0] += max(width * head / head_pace.bytes_a_second, 2.0 * head * each_rows / head_pace.flops)
+    carrying = _carrying_seconds(way, paces, each_rows * width * sizes.hidden)  # which messages' delay has in it
+    links = [each.link for each in way.machines]
+    sending = [each_rows * width * sizes.hidden / each.bytes_a_second for each in links]
+    one_batch = sum(busy) + 2 * sum(sending) + 2 * sum(each.delay_seconds for each in links)
+    busiest = max(computes + 2 * carries for computes, carries in zip(busy, carrying, strict=True))
+    step = max(batches * max(busiest, sum(sending)), one_batch)
+    prompts += sum(2 * a_round.groups * a_round.prompt * width * sizes.hidden / each.bytes_a_second for each in links)
     return step * a_round.own * a_round.rows / rows + prompts
 
 
@@ -335,10 +375,10 @@ def _most(most: int, fits: Callable[[int], bool]) -> int:
     return next((count for count in range(most, 0, -1) if fits(count)), 0)
 
 
-def _because(way: _Way, held: Sequence[int], most: Sequence[int]) -> str:
+def _because(way: _Way, held: Sequence[int], most: Sequence[int], batches: int) -> str:
     full = sum(one == other for one, other in zip(held, most, strict=True))
     limits = f"; {counted(full, 'machine')} of {len(held)} can hold no more" if full else ""
-    return f"layers by speed{limits}: {described(way.settings)}"
+    return f"layers by speed{limits}: {described(way.settings)} in {counted(batches, 'part')} side by side"
 
 
 def _refusal(config: Config, ways: Sequence[_Way]) -> str:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from node.fit.settings import described
 from node.fit.stages.plan import HeldLayers, Pace, StagePlan
 from node.printable import printable
-from node.quantities import duration, layer_span, size
+from node.quantities import counted, duration, layer_span, size
 
 
 class StageFit(Struct, frozen=True, kw_only=True):
@@ -36,7 +36,8 @@ def stage_fit_lines(fit: StageFit) -> Iterator[str]:
 
 def stage_plan_lines(plan: StagePlan, layers: int) -> Iterator[str]:
     """Yields which layers each machine holds, a line each, and what a round takes."""
-    yield f"{described(plan.settings)}; up to {plan.order.begun} passes at once"
+    at_once = f"up to {plan.order.begun} passes at once, rows in {counted(plan.batches, 'part')}"
+    yield f"{described(plan.settings)}; {at_once}"
     for each in plan.held:
         yield f"{printable(each.name, 64):24}{held_text(each, layers):40}waits {100 * each.idle:.0f} % of a step"
     yield (

@@ -63,16 +63,15 @@ class Training:
 
 
 def layers_by_time(
-    layers: int, seconds: Sequence[float], head_seconds: float, least: Sequence[int], most: Sequence[int]
+    layers: int, seconds: Sequence[float], beside: Sequence[float], least: Sequence[int], most: Sequence[int]
 ) -> list[int]:
     """Returns how many layers each machine holds, so that the last one ends as early as can be.
 
-    ``seconds``: what a layer takes on each. The first machine, the owner, has the head besides. ``least`` and ``most``
-    are layers of each machine; there is room for all of them.
+    ``seconds``: what a layer takes on each; ``beside``: what else each machine does, of which the owner, the first one,
+    has the head. ``least`` and ``most`` are layers of each machine; there is room for all of them.
     """
     held = list(least)
-    ends = [count * each for count, each in zip(held, seconds, strict=True)]
-    ends[0] += head_seconds
+    ends = [count * each + more for count, each, more in zip(held, seconds, beside, strict=True)]
     for _ in range(layers - sum(held)):
         free = [number for number in range(len(held)) if held[number] < most[number]]
         first = min(free, key=lambda number: ends[number] + seconds[number])

@@ -115,7 +115,7 @@ def over_machines(
     hold_layers(policy, folder, range(own), ends=True, factors=False)
     return_freed_tensors(sum(p.numel() for p in policy.model.parameters() if not p.is_meta))
     check_cut(policy.base, own)
-    staged = StagedPolicy.of(policy, own, stages, plan.order)
+    staged = StagedPolicy.of(policy, own, stages, plan.order, plan.batches)
     missing = missing_for_checks(plan, sizes, workload, owner.device)
     if missing > 0:
         log.warning(

@@ -92,7 +92,8 @@ def layers_of(training: Training, a_round: Round, speeds: Sequence[float]) -> li
     """Returns how many layers each machine holds, by its speed; the owner, the first one, has the head besides."""
     layer, head = sum(training.layer_flops(a_round)), sum(training.head_flops(a_round))
     layers, seconds = training.sizes.layers, [layer / speed for speed in speeds]
-    return layers_by_time(layers, seconds, head / speeds[0], [0] * len(speeds), [layers] * len(speeds))
+    beside = [head / speeds[0], *[0.0] * (len(speeds) - 1)]
+    return layers_by_time(layers, seconds, beside, [0] * len(speeds), [layers] * len(speeds))
 
 
 def trained(

@@ -22,7 +22,7 @@ from protocol.streams.stage_messages import StageRequest
 
 FAMILY = bytes(range(16))
 LAYERS, WIDTH = 6, 8
-WELCOME = messages.StageWelcome(1, 0, FAMILY, LAYERS, WIDTH, 10**9, 1e9, 2e9)
+WELCOME = messages.StageWelcome(1, 2, FAMILY, LAYERS, WIDTH, 10**9, 1e9, 2e9)
 EXPECTED = StageExpected(FAMILY, LAYERS, WIDTH, torch.float32)
 QUICK = StagePatience(start=20.0, silence=20.0, answer=20.0)
 
@@ -36,8 +36,7 @@ class LinearStage:
         self.trained: dict[str, Tensor] = {}
         self._calls: dict[Call, tuple[Tensor, Tensor]] = {}
         self._prompts: dict[int, Tensor] = {}
-        self._prefilled = torch.zeros(0, WIDTH)
-        self.rows = torch.zeros(0, WIDTH)
+        self.release()
         self.fails: Exception | None = None
         self.may_compute = threading.Event()
         self.may_compute.set()
@@ -92,29 +91,29 @@ class LinearStage:
         for each in self.trained.values():
             each.grad = None
 
-    def begin(self) -> None:
-        self.rows = torch.zeros(0, WIDTH)
+    def begin(self, batch: int = 0) -> None:
+        self.rows[batch] = torch.zeros(0, WIDTH)
 
-    def prefill(self, hidden: Tensor, padding: Tensor) -> Tensor:
+    def prefill(self, hidden: Tensor, padding: Tensor, batch: int = 0) -> Tensor:
         left = self._through(hidden).detach()
         seen = torch.arange(hidden.shape[1]) >= padding[:, None]
-        self._prefilled = (left * seen[..., None]).sum(1)
+        self._prefilled[batch] = (left * seen[..., None]).sum(1)
         return left
 
-    def join(self, which: Sequence[int]) -> None:
-        self.rows = torch.cat([self.rows, self._prefilled[list(which)]])
+    def join(self, which: Sequence[int], batch: int = 0) -> None:
+        self.rows[batch] = torch.cat([self.rows[batch], self._prefilled[batch][list(which)]])
 
-    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
-        self.rows[list(holes)] = self.rows[list(tails)]
-        self.rows = self.rows[:rows]
+    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int, batch: int = 0) -> None:
+        self.rows[batch][list(holes)] = self.rows[batch][list(tails)]
+        self.rows[batch] = self.rows[batch][:rows]
 
-    def step(self, hidden: Tensor) -> Tensor:
-        left = self._through(hidden).detach() + self.rows[:, None]
-        self.rows = self.rows + left[:, 0]
+    def step(self, hidden: Tensor, batch: int = 0) -> Tensor:
+        left = self._through(hidden).detach() + self.rows[batch][:, None]
+        self.rows[batch] = self.rows[batch] + left[:, 0]
         return left
 
     def release(self) -> None:
-        self.rows, self._prefilled = torch.zeros(0, WIDTH), torch.zeros(0, WIDTH)
+        self.rows, self._prefilled = dict[int, Tensor](), dict[int, Tensor]()  # by batch
 
     def close(self) -> None:
         """Nothing is open."""

@@ -107,6 +107,8 @@ class Machine:
     runs_out: bool = False  # why it does not answer
     sent_bytes: int = 0
     received_bytes: int = 0
+    meeting: threading.Barrier | None = None
+    meetings: int = 0  # steps that wait there for others
 
     def close(self) -> None:
         return
@@ -119,6 +121,10 @@ class Machine:
                     self.gone = True
             if self.__dict__.get("gone"):
                 raise StageLostError("its plug was pulled", ran_out=self.runs_out)
+            if name == "step" and self.meetings > 0:
+                assert self.meeting is not None
+                self.meetings -= 1
+                self.meeting.wait()
             with self.lock:
                 return getattr(self.worker, name)(*given)
 
@@ -130,7 +136,7 @@ def worker(folder: Path, dtype: torch.dtype = torch.float32) -> StageWorker:
 
 
 def owner(
-    folder: Path, cuts: Sequence[int] = (1, 3), dtype: torch.dtype = torch.float32
+    folder: Path, cuts: Sequence[int] = (1, 3), dtype: torch.dtype = torch.float32, batches: int = 3
 ) -> tuple[StagedPolicy, list[Machine]]:
     """Returns the owner of the layers before the first of ``cuts``, and the machines of the others."""
     policy = replace(Policy.without_weights(section_of(folder)), dtype=dtype)
@@ -144,7 +150,7 @@ def owner(
     with _default_dtype(dtype):
         for number, machine in enumerate(machines):
             stages.fill(number, machine)
-    return StagedPolicy.of(policy, cuts[0], stages, OwnerOrder(2 * len(cuts) + 1, len(cuts))), machines
+    return StagedPolicy.of(policy, cuts[0], stages, OwnerOrder(2 * len(cuts) + 1, len(cuts)), batches), machines
 
 
 @contextmanager

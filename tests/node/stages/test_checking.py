@@ -117,7 +117,7 @@ def of_another_row(of: StageWorker) -> None:
 
 
 def lazy_in_generating(of: StageWorker) -> None:
-    of.step = lambda hidden: hidden  # type: ignore[method-assign]
+    of.step = lambda hidden, *batch: hidden  # type: ignore[method-assign]
 
 
 def scaling_gradients(of: StageWorker) -> None:
@@ -273,7 +273,7 @@ def test_a_phase_goes_on_with_another_machine_after_a_check_that_failed(folder: 
         losses = expected.round().loss, node.round().loss
         assert losses[0] == losses[1]
         if number == 0:
-            found.machines.used["ann"].worker.step = lambda hidden: hidden  # type: ignore[method-assign]
+            found.machines.used["ann"].worker.step = lambda hidden, *batch: hidden  # type: ignore[method-assign]
             checks.in_turn()
             assert found.policy.stages.empty == [0]
     assert "eve" in found.machines.used

@@ -104,8 +104,8 @@ def plan_of(cuts: tuple[int, ...]) -> StagePlan:
         for first, last in zip((0, *cuts), (*cuts, LAYERS), strict=True)
     ]
     return StagePlan(
-        settings=settings, held=tuple(held), order=OwnerOrder(3, 1), generating_seconds=1.0, training_seconds=1.0,
-        sent_bytes=0, because="by hand",
+        settings=settings, held=tuple(held), order=OwnerOrder(3, 1), batches=2,
+        generating_seconds=1.0, training_seconds=1.0, sent_bytes=0, because="by hand",
     )  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def owner_of(machines: Machines, attendance: Attendance | None = None) -> Owner:
     stages = Stages(policy.trainable(), [range(each.first, each.last) for each in plan.held[1:]], gathering.lost)
     assert gathering.seat(stages, plan)
     own = plan.held[0].last
-    staged = StagedPolicy.of(replace(policy, tokens=character_tokens()), own, stages, plan.order)
+    staged = StagedPolicy.of(replace(policy, tokens=character_tokens()), own, stages, plan.order, plan.batches)
     return Owner(machines, gathering, staged, events)
 
 
@@ -197,7 +197,7 @@ def test_layers_of_a_machine_that_is_lost_go_to_one_with_room_for_them(folder: P
     owner = owner_of(machines)
     machines.used["ann"].dies_at = "begin"
     with pytest.raises(StageLostError):
-        owner.policy.stages.begin()
+        owner.policy.stages.begin(0)
     assert owner.gathering.regained(machines.should_stop)
     assert machines.used["eve"].worker.layers == range(1, 3)
     assert machines.seconds == pytest.approx(50.0, abs=LOOK_SECONDS)
@@ -213,7 +213,7 @@ def lost(owner: Owner, *peers: str) -> None:
     for peer in peers:
         owner.machines.used[peer].dies_at = "begin"
         with pytest.raises(StageLostError):
-            owner.policy.stages.begin()
+            owner.policy.stages.begin(0)
     owner.machines.arrives = [each for each in owner.machines.arrives if each[1] not in peers]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +16,8 @@ from msgspec import structs
 from torch import Tensor
 
 from node.engines.process.channel import SocketChannel
-from node.fit.stages.plan import USUAL_LINK, Pace
-from node.stages.link import Call, Inputs, StageFacts, StageLink
+from node.fit.stages.plan import Pace
+from node.stages.link import Call, Inputs, StageLink
 from node.stages.remote_stage import RemoteStage
 from node.stages.tensor_frames import receive_message, send_message, shape_of
 from protocol import limits
@@ -54,12 +56,16 @@ def learnt(link: StageLink) -> list[Tensor]:
 
 
 def sampled(link: StageLink) -> list[Tensor]:
-    link.begin()
-    found = [link.prefill(hidden(2, 4), torch.tensor([0, 2]))]
-    link.join([0, 1, 1])
-    found += [link.step(hidden(3, 1, seed=4)), link.step(hidden(3, 1, seed=5))]
-    link.leave([0], [2], 2)
-    found.append(link.step(hidden(2, 1, seed=6)))
+    """Two batches, of which one grows while the other does."""
+    found = []
+    for batch in (0, 5):
+        link.begin(batch)
+        found.append(link.prefill(hidden(2, 4, seed=batch), torch.tensor([0, 2]), batch))
+    for batch in (0, 5):
+        link.join([0, 1, 1], batch)
+        found += [link.step(hidden(3, 1, seed=4), batch), link.step(hidden(3, 1, seed=5), batch)]
+    link.leave([0], [2], 2, 5)
+    found += [link.step(hidden(3, 1, seed=6), 0), link.step(hidden(2, 1, seed=6), 5)]
     link.release()
     return found
 
@@ -69,7 +75,7 @@ def test_every_request_gives_bit_for_bit_what_the_stage_gives_in_process() -> No
     ready(alone)
     with stage_here() as here:
         link = here.link()
-        assert link.facts == StageFacts(10**9, Pace(1e9, 2e9))
+        assert (link.facts.memory_bytes, link.facts.pace) == (10**9, Pace(1e9, 2e9))
         ready(link)
         for work in (learnt, sampled, learnt):
             for one, other in zip(work(link), work(alone), strict=True):
@@ -79,7 +85,7 @@ def test_every_request_gives_bit_for_bit_what_the_stage_gives_in_process() -> No
         link.forget()
         assert link.gradients() == {}
         assert link.sent_bytes > 4000 and link.received_bytes > 4000
-        assert here.session.computed_tokens == 2 * (8 + 15) + 8 + 3 + 3 + 2 + 8
+        assert here.session.computed_tokens == 2 * (8 + 15) + 2 * (8 + 3 + 3) + 3 + 2 + 8
 
 
 class SlowChannel(SocketChannel):
@@ -102,19 +108,13 @@ class SlowChannel(SocketChannel):
         return body
 
 
-@pytest.mark.parametrize("minor", [0, 1])
-def test_what_a_link_carries_is_measured_where_the_stage_knows_probes(minor: int) -> None:
-    welcome = structs.replace(WELCOME, minor=minor)
-    with stage_here(welcome=welcome, owners_channel_of=SlowChannel, beat_seconds=60.0) as here:
+def test_what_a_link_carries_is_measured() -> None:
+    with stage_here(owners_channel_of=SlowChannel, beat_seconds=60.0) as here:
         channel: Any = here.channel
         found = RemoteStage(channel, EXPECTED, QUICK, clock=lambda: channel.now).facts.link
-        probes = sum(isinstance(each, messages.ProbeLink) for each in here.told)
-    if minor == 0:
-        assert found == USUAL_LINK and probes == 0
-    else:
-        assert found.bytes_a_second == pytest.approx(SlowChannel.RATE, rel=0.02)
-        assert found.delay_seconds == pytest.approx(SlowChannel.DELAY, rel=0.02)
-        assert channel.now < 2.0
+    assert found.bytes_a_second == pytest.approx(SlowChannel.RATE, rel=0.02)
+    assert found.delay_seconds == pytest.approx(SlowChannel.DELAY, rel=0.02)
+    assert channel.now < 2.0
 
 
 def test_requests_of_several_threads_wait_for_the_stage_and_each_gets_its_own_answer() -> None:
@@ -202,6 +202,8 @@ def test_another_model_or_version_is_lost_at_the_hello() -> None:
     for expected in (replace(EXPECTED, family=bytes(16)), replace(EXPECTED, layers=7), replace(EXPECTED, width=9)):
         with stage_here() as here, pytest.raises(StageLostError, match="--model"):
             here.link(expected)
+    with stage_here(welcome=structs.replace(WELCOME, minor=1)) as here, pytest.raises(StageLostError, match="install"):
+        here.link()
     with stage_here() as here:
         send_message(here.channel, messages.StageHello(2, 0), [], seconds=20.0)
         answer, _, _ = receive_message(here.channel, messages.decode_stage_answer, seconds=20.0)
@@ -234,13 +236,20 @@ def test_a_bug_of_the_stage_ends_its_session_with_the_error_itself() -> None:
         assert [type(each) for each in here.raised] == [AssertionError]
 
 
+def told(link: StageLink, tell: Callable[[], None]) -> None:
+    """What needs no answer is refused where the next one is awaited."""
+    tell()
+    link.gradients()
+
+
 FALSE: dict[str, Any] = {
     "a call that is not under way": lambda link: link.backward(Call(0, 0), hidden(1, 4))(),
     "a number that is not finite": lambda link: link.forward(Call(0, 0), hidden(1, 2) / 0, Inputs(), True)(),
     "hidden states that are no numbers": lambda link: link.step(torch.ones(1, 1, WIDTH, dtype=torch.int64)),
     "a mask of numbers": lambda link: link.forward(Call(0, 0), hidden(1, 4), Inputs(torch.ones(1, 4)), True)(),
     "factors in another dtype": lambda link: link.load({"1.A": torch.ones(WIDTH, 2).bfloat16()}),
-    "a row beyond all": lambda link: link.join([limits.STAGE_ROWS]),
+    "a row beyond all": lambda link: told(link, lambda: link.join([limits.STAGE_ROWS])),
+    "a batch beyond all": lambda link: told(link, lambda: link.begin(limits.STAGE_BATCHES)),
 }
 
 
@@ -263,23 +272,39 @@ FALSE_ANSWERS: dict[str, tuple[StageAnswer, list[Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FALSE_ANSWERS)
-def test_a_false_answer_loses_the_stage(name: str) -> None:
+@contextmanager
+def answered_by(answer: StageAnswer, tensors: list[Tensor]) -> Iterator[RemoteStage]:
+    """A link to a stage that gives this answer to the first request that is no probe."""
     ours, theirs = (SocketChannel(each) for each in socket.socketpair())
 
-    def answer() -> None:
+    def serve() -> None:
         receive_message(theirs, messages.decode_stage_request, seconds=20.0)
         send_message(theirs, WELCOME, [], seconds=20.0)
-        receive_message(theirs, messages.decode_stage_request, seconds=20.0)
-        send_message(theirs, *FALSE_ANSWERS[name], seconds=20.0)
+        while True:
+            request, probe, _ = receive_message(theirs, messages.decode_stage_request, seconds=20.0)
+            if not isinstance(request, messages.ProbeLink):
+                break
+            send_message(theirs, messages.StageTensor(request.probe), probe, seconds=20.0)
+        send_message(theirs, answer, tensors, seconds=20.0)
 
     with ThreadPoolExecutor(1) as thread:
-        answered = thread.submit(answer)
-        link = RemoteStage(ours, EXPECTED, QUICK)
-        with pytest.raises(StageLostError):
-            link.step(hidden(1, 3))
-        answered.result()
+        serving = thread.submit(serve)
+        yield RemoteStage(ours, EXPECTED, QUICK)
+        serving.result()
     theirs.close()
+
+
+@pytest.mark.parametrize("name", FALSE_ANSWERS)
+def test_a_false_answer_loses_the_stage(name: str) -> None:
+    with answered_by(*FALSE_ANSWERS[name]) as link, pytest.raises(StageLostError):
+        link.step(hidden(1, 3))
+
+
+def test_an_answer_of_another_kind_to_what_needs_none_loses_the_stage() -> None:
+    with answered_by(messages.StageTensor(shape_of(hidden(1, 3))), [hidden(1, 3)]) as link:
+        link.begin()
+        with pytest.raises(StageLostError, match="told something"):
+            link.gradients()
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", bytes(2000)], ids=["nothing", "rubbish", "zeros"])

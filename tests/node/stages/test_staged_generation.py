@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,9 @@ def engine_of(policy: Policy, rows: int = 6) -> TorchEngine:
     return TorchEngine(policy, rows=rows, seed=1)
 
 
-@pytest.mark.parametrize("cuts", [(1, 3), (3,)])
-def test_samples_are_those_of_one_machine_token_by_token(folder: Path, cuts: tuple[int, ...]) -> None:
-    alone, (policy, _) = whole(folder), owner(folder, cuts)
+@pytest.mark.parametrize(("cuts", "batches"), [((1, 3), 1), ((1, 3), 3), ((3,), 8)])
+def test_samples_are_those_of_one_machine_token_by_token(folder: Path, cuts: tuple[int, ...], batches: int) -> None:
+    alone, (policy, _) = whole(folder), owner(folder, cuts, batches=batches)
     one = engine_of(alone)
     one._decoder = GenericDecoder(alone.base)  # the same arithmetic, in one process
     expected, found = sampled(one), sampled(engine_of(policy))
@@ -62,6 +63,20 @@ def test_a_machine_that_is_lost_while_rows_grow_is_replaced_and_the_samples_are_
     assert policy.stages.empty == [1]
     policy.stages.fill(1, Machine(worker(folder)))
     assert tokens_of(sampled(engine)) == tokens_of(expected)
+
+
+def test_batches_are_on_a_machine_at_the_same_time_and_what_is_sampled_does_not_depend_on_it(folder: Path) -> None:
+    policy, machines = owner(folder, batches=3)
+    engine = engine_of(policy, rows=20)
+
+    def some() -> list[list[list[int]]]:
+        groups = engine.advance(REQUESTS, SAMPLING, lambda complete: complete >= 3)
+        return [[each.token_ids.tolist() for each in group.sequences] for group in groups]
+
+    expected = some()
+    machines[0].meeting, machines[0].meetings = threading.Barrier(3, timeout=60.0), 12  # a hang guard
+    assert some() == expected
+    assert machines[0].meetings == 0
 
 
 def test_new_factors_reach_the_machines_before_the_next_samples(folder: Path) -> None:
