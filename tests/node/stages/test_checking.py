@@ -25,7 +25,7 @@ from node.stages.samples import Samples
 from node.stages.stages import Stages
 from node.stages.worker import StageWorker
 from tests.node.learner.letter_node import Node
-from tests.node.stages.machines import ARCHITECTURES, LAYERS, owner, saved, scatter, section_of, worker
+from tests.node.stages.machines import ARCHITECTURES, LAYERS, empty, owner, saved, scatter, worker
 from tests.node.stages.test_gathering import ROOM, Machines, Owner, node_of, owner_of, weights_hash
 
 PROMPTS = ([5, 9, 13, 2, 30, 7], [8, 8, 21, 3], [17, 4, 4, 29, 11])
@@ -92,7 +92,7 @@ def test_a_machine_of_any_architecture_that_computes_alike_differs_by_nothing(
 def test_a_machine_that_rounds_otherwise_is_far_within_the_bounds(
     folder: Path, dtype: torch.dtype, wider: torch.dtype
 ) -> None:
-    policy = replace(Policy.without_weights(section_of(folder)), dtype=dtype)
+    policy = replace(empty(folder), dtype=dtype)
     hold_factors(policy)
     hold_layers(policy, folder, range(1), ends=True, factors=False)
     scatter(policy)

@@ -32,7 +32,7 @@ from node.stages.policy import StagedPolicy
 from node.stages.stages import Stages
 from protocol.errors import ConfigurationError, StageLostError
 from tests.node.learner.letter_node import LetterTask, Node, character_tokens
-from tests.node.stages.machines import LAYERS, Machine, saved, scatter, section_of, worker
+from tests.node.stages.machines import LAYERS, Machine, empty, saved, scatter, worker
 
 ROOM, NEEDED = 4_000, 3_000  # bytes
 PACE = Pace(1e9, 1e9)
@@ -134,7 +134,7 @@ def owner_of(machines: Machines, attendance: Attendance | None = None) -> Owner:
     gathering.attendance.starts(machines.seconds, goes_on=False)
     plan = gathering.gathered(machines.should_stop)
     assert plan is not None
-    policy = Policy.without_weights(section_of(machines.folder))
+    policy = empty(machines.folder)
     hold_factors(policy)
     hold_layers(policy, machines.folder, range(plan.held[0].last), ends=True, factors=False)
     scatter(policy)
@@ -179,7 +179,7 @@ def test_an_owner_that_is_to_stop_does_not_wait_for_a_machine_that_loads_its_mod
 def test_a_machine_that_is_lost_before_it_had_its_layers_is_not_counted(folder: Path) -> None:
     machines = Machines(folder, [(0.0, "ann", ROOM), (0.0, "bob", ROOM), (5.0, "cid", ROOM)], refuses={"ann"})
     gathering = gathering_of(machines, [])
-    policy = Policy.without_weights(section_of(folder))
+    policy = empty(folder)
     hold_factors(policy)
     for expected in (False, True):
         plan = gathering.gathered(machines.should_stop)
