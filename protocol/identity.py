@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from protocol import base58
@@ -74,6 +73,8 @@ class NodeKey:
         return self._key.private_bytes_raw()
 
     def _pem(self) -> bytes:
+        from cryptography.hazmat.primitives import serialization  # late, as below
+
         return self._key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -164,6 +165,8 @@ def create_private_file(path: Path, content: bytes) -> None:
 
 
 def _private_bytes_of(content: bytes, path: Path) -> bytes:
+    from cryptography.hazmat.primitives import serialization  # late: it costs as much as all else here, RSA and SSH too
+
     remedy = "restore it from a backup, or move it away to start under a new identity"
     try:
         if len(content) > _KEY_FILE_BYTES:

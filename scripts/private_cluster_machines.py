@@ -27,6 +27,10 @@ MACHINES = ("first", "second", "third")
 HANG_SECONDS = 400.0  # a guard against hangs, not a limit on speed
 INVITE, PEER = "starling://1…", "12D3KooW…"
 INSIDE = "STARLING_MACHINES_INSIDE"
+SMALL_ROUNDS = {  # a node's usual round has four times the groups, and its evaluations 16 times the prompts
+    "STARLING_LEARNER__OWN_GROUPS": "8",
+    "STARLING_EVALUATION__PROMPTS": "2",
+}
 
 
 class BrokenPromiseError(Exception):
@@ -65,7 +69,7 @@ class Machine:
         self.home.mkdir(parents=True)
         self._up: subprocess.Popen[bytes] | None = None
         self._paused = False
-        self.needs_training = True  # by the nodes that are started from now on
+        self.needs_training, self.small_rounds = True, False  # of the nodes that are started from now on
         self.log = self.home / "terminal"
 
     @property
@@ -123,7 +127,9 @@ class Machine:
         clean = {name: text for name, text in os.environ.items() if not name.startswith("STARLING_")}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         never = {} if self.needs_training else {"STARLING_MACHINE__SCHEDULE": another_day()}
-        return clean | never | {"HOME": str(self.home), "XDG_DATA_HOME": "", "PATH": path, "TMPDIR": str(self.home)}
+        small = SMALL_ROUNDS if self.small_rounds else {}
+        own = {"HOME": str(self.home), "XDG_DATA_HOME": "", "PATH": path, "TMPDIR": str(self.home)}
+        return clean | never | small | own
 
 
 def another_day() -> str:
@@ -135,10 +141,12 @@ class Story:
     """The three machines, and what the last command printed."""
 
     def __init__(self, machines: dict[str, Machine], say: Callable[[str], None], *, pausing: bool = False) -> None:
-        """``pausing``: pauses learners, and starts none, where no later promise needs them."""
+        """``pausing``: learners have small rounds, pause, and are not started, where no later promise needs them."""
         self.machines = machines
         self.say = say
         self._pausing = pausing
+        for machine in machines.values():
+            machine.small_rounds = pausing
         self.invite = ""
         self.peer = ""  # of the third machine
         self.printed = ""  # by the last command
@@ -187,7 +195,7 @@ def wait_until(holds: Callable[[], object], what: str, running: Machine | None =
             raise BrokenPromiseError(f"not so: {what}; the node ended with {running.ended()}: {running.seen()[-2000:]}")
         if time.monotonic() - began > HANG_SECONDS:
             raise BrokenPromiseError(f"not within {HANG_SECONDS:g} s: {what}")
-        time.sleep(1.0)  # each check starts a process, which slows the node that it waits for
+        time.sleep(2.0)  # each check starts a process, which slows the node that it waits for
     return time.monotonic() - began
 
 

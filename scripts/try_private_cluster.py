@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument(
         "--pause-learners",
         action="store_true",
-        help="Do without learners once two have trained on each other's rollouts: takes half as long on two cores.",
+        help="Train in small rounds, and not at all once two have trained on each other's: it takes half as long.",
     )
     flags = parser.parse_args()
     inside_namespaces("scripts.try_private_cluster")

@@ -13,19 +13,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
 from protocol.errors import DeadlineError, StarlingError, StorageError, TransportError, UnreachableError
 from protocol.messages import GroupAdvert, Heartbeat, StateAdvert
-from protocol.rollouts import Group, advert_of, encode_group
 from protocol.streams.lend_messages import LendTerms
 from protocol.streams.letter_messages import HoldLetter, LetterReceipt
 from swarm import api
 from swarm.averaging.pairing_rules import MAX_SECONDS_AFTER_DEADLINE
 from swarm.averaging.weights_offer import WeightsOffer
 from swarm.blobs.incoming import BlobInbox
+
+if TYPE_CHECKING:
+    from protocol.rollouts import Group
 
 R = TypeVar("R", bound=api.Reply)
 _LENGTH = struct.Struct(">I")
@@ -65,6 +67,8 @@ class SwarmClient:
 
         Raises ``StorageError`` if the disk is full; nothing is announced then.
         """
+        from protocol.rollouts import advert_of, encode_group  # late: most clients share nothing, and need no numpy
+
         adverts: dict[tuple[bytes, bytes, int], list[GroupAdvert]] = {}
         for group in groups:
             blob = encode_group(group)

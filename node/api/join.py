@@ -8,8 +8,6 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-import segno
-
 from node.api.types import JoinLine
 from node.printable import printable
 from swarm.api import SwarmStatus
@@ -48,6 +46,8 @@ def join_of(swarm: SwarmStatus) -> JoinLine:
 def join_svg(commands: Sequence[str]) -> bytes:
     """Returns a QR code of the first command as SVG, black on white with its quiet zone, and a title for those who do
     not see it. ``commands`` is not empty."""
+    import segno  # late: ``starling status`` asks for the command, and never for the picture
+
     code = segno.make(commands[0], error="m", micro=False)
     out = io.BytesIO()
     code.save(

@@ -1,6 +1,6 @@
-"""The command ``starling``: one file a verb. A verb imports what it needs only when it is called, so that verbs that
-read answer at once. An error that starling raises on purpose ends the command with the error's message and exit code,
-without a traceback.
+"""The command ``starling``: one file a verb. A verb imports what it needs only when it is called, and the verb that is
+called is made alone, so that verbs that read answer at once. An error that starling raises on purpose ends the command
+with the error's message and exit code, without a traceback.
 """
 
 from __future__ import annotations
@@ -56,14 +56,6 @@ Exit codes: 0 done, 1 fault, 2 usage, 69 unreachable, 74 not saved, 75 try again
 130 interrupted.
 """
 
-app = typer.Typer(
-    name="starling",
-    help=HELP,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.callback()(version.before_any_verb)
 GROUPS: Final[Mapping[str, Mapping[str, typer.Typer | Callable[..., None]]]] = {  # headings of the help, and verbs
     "Run": {"up": up.up, "pause": pause.pause, "resume": pause.resume, "down": down.down, "demo": demo.demo},
     "Look": {
@@ -103,18 +95,39 @@ GROUPS: Final[Mapping[str, Mapping[str, typer.Typer | Callable[..., None]]]] = {
 swarm.app.command("rotate-key")(owner.rotate_key)
 swarm.app.command("apply")(owner.apply_document)
 swarm.app.command("publish")(publish.publish)
-for heading, verbs in GROUPS.items():
-    for name, verb in verbs.items():
-        if isinstance(verb, typer.Typer):
-            app.add_typer(verb, name=name, rich_help_panel=heading)
-        else:
-            app.command(name, rich_help_panel=heading)(verb)
+
+
+def command(verb: str | None = None) -> typer.Typer:
+    """Returns the command with all verbs; if ``verb`` is one of them, with that one alone: making all takes longer than
+    most of them."""
+    made = typer.Typer(
+        name="starling",
+        help=HELP,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(version.before_any_verb)
+    is_known = any(verb in verbs for verbs in GROUPS.values())
+    for heading, verbs in GROUPS.items():
+        for name, called in verbs.items():
+            if is_known and name != verb:
+                continue
+            if isinstance(called, typer.Typer):
+                made.add_typer(called, name=name, rich_help_panel=heading)
+            else:
+                made.command(name, rich_help_panel=heading)(called)
+    return made
+
+
+app = command()
 
 
 def main() -> None:
     """Entry point of the ``starling`` script."""
     try:
-        app(prog_name="starling")  # completion and usage lines are the same for ``python -m``
+        called = command(next(iter(sys.argv[1:]), None))
+        called(prog_name="starling")  # completion and usage lines are the same for ``python -m``
     except StarlingError as error:
         say_last(f"starling: {error}")
         sys.exit(exit_code_of(error))

@@ -11,7 +11,8 @@ from typing import Final
 import typer
 
 from node.cli.peer_names import KnownName, id_of, names_met
-from node.configuration import Config, resolve
+from node.configuration import Config
+from node.configuration.sources import resolve
 from node.home import Home
 from node.printable import printable
 from node.quantities import counted

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from node.environments.audit import MOST_SHOWN, Audit
 from node.environments.conversation import Exchange
 from node.printable import printable
-from node.tasks.catalogue import MANY_QUESTIONS, JudgedAnswer, TaskSample, TaskSummary
+from node.tasks.catalogue import JudgedAnswer, TaskSample, TaskSummary
 from node.tasks.parameters import GENERATORS, PREFIX, TABLE
+from node.tasks.question_counts import MANY_QUESTIONS
 from node.tasks.split import Part
 
 if TYPE_CHECKING:

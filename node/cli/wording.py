@@ -10,7 +10,6 @@ from node.api.answers import damaged_line, donor_lines, engine_line, not_saved_l
 from node.api.gains_words import turns_words
 from node.api.join import join_of
 from node.api.types import HeartbeatView, JoinLine, NodeState, NodeStatus, PeerView, SamplesAnswer
-from node.configuration.sources import NO_OPTIONS
 from node.doctor.findings import Finding, Report, Severity
 from node.evaluation.evaluation_result import Evaluation
 from node.events import (
@@ -305,14 +304,14 @@ def finding_lines(report: Report, width: int | None = None) -> list[str]:
 
 
 def refusal_lines(
-    findings: Sequence[Finding], width: int | None = None, options: Mapping[str, str] = NO_OPTIONS
+    findings: Sequence[Finding], width: int | None = None, options: Mapping[str, str] | None = None
 ) -> list[str]:
     """Returns why nothing was started: everything that has to be corrected first, each with its remedy, and with the
     option that was written where ``options`` has one for its key."""
     wrong = "one thing has" if len(findings) == 1 else f"{len(findings)} things have"
     lines = [f"the node was not started: {wrong} to be corrected first"]
     for finding in findings:
-        option = options.get(finding.check)
+        option = options.get(finding.check) if options else None
         written = f"{finding.check} ({option})" if option else finding.check
         lines += _wrapped("  ", f"{written}: {finding.message}", width)
         if finding.remedy is not None:

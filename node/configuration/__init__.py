@@ -1,8 +1,9 @@
 """One typed configuration tree: flags over environment (``STARLING_…``) over ``node.toml`` over what the data directory
 remembers of its run over defaults.
 
-``sections`` is the tree, with every key and its default; ``sources`` reads it. Each part of the node takes its own
-section, never the whole tree. ``node.toml.example`` documents every key.
+``sections`` is the tree, with every key and its default; ``sources`` reads it, and is imported by its own name, since
+processes that are given the tree do without it. Each part of the node takes its own section, never the whole tree.
+``node.toml.example`` documents every key.
 """
 
 from node.configuration.devices import DevicesFault, devices_faults, stages_faults
@@ -37,7 +38,6 @@ from node.configuration.sections import (
     TrackerName,
     chosen,
 )
-from node.configuration.sources import ResolvedConfig, known_keys, load_config, resolve
 
 __all__ = [
     "DEFAULT_BATCH_TOKENS",
@@ -67,16 +67,12 @@ __all__ = [
     "PolicySection",
     "RememberedRun",
     "ResearchSection",
-    "ResolvedConfig",
     "SwarmSection",
     "TasksSection",
     "TrackerName",
     "chosen",
     "devices_faults",
-    "known_keys",
-    "load_config",
     "remembered_run",
-    "resolve",
     "stages_faults",
     "with_whole_paths",
 ]

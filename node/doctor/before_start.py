@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from node.api.own_port import ports_to_try
-from node.configuration import Config, ResolvedConfig, devices_faults, resolve, stages_faults
-from node.configuration.sources import NO_OPTIONS
+from node.configuration import Config, devices_faults, stages_faults
+from node.configuration.sources import NO_OPTIONS, ResolvedConfig, resolve
 from node.doctor import network, network_facts
 from node.doctor.addresses import DEFAULT_PORT, EVERYWHERE, judge_listen, judge_peer
 from node.doctor.configured_model import judge_model, judge_same_run

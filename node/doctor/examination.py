@@ -13,7 +13,8 @@ from packaging.utils import canonicalize_name
 from node.api.node_client import ask_peers, ask_status
 from node.api.own_port import ports_to_try
 from node.api.types import PeerView, SettingsAnswer
-from node.configuration import DEFAULT_STORE_BYTES, Config, ResolvedConfig, chosen, resolve
+from node.configuration import DEFAULT_STORE_BYTES, Config, chosen
+from node.configuration.sources import ResolvedConfig, resolve
 from node.doctor import data_directory, machine, machine_facts, network, network_facts
 from node.doctor.addresses import judge_listen
 from node.doctor.before_start import configuration_findings

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.errors import TransportError
-from swarm.hosts.lan import hear
 from swarm.hosts.names import resolve
 from swarm.hosts.network_interfaces import machine_ips
 
@@ -104,6 +103,8 @@ def lan_facts(enabled: bool, ourselves: str) -> LanFacts:
     interfaces = tuple(ip for ip in machine_ips() if _is_external_ipv4(ip))
     if not enabled or not interfaces:
         return LanFacts(enabled, interfaces, None, ())
+    from swarm.hosts.lan import hear  # late: each start of a node checks its settings, and does not listen here
+
     try:
         heard = hear(LISTEN_ON_LAN_SECONDS, ourselves=ourselves)
     except OSError as failure:

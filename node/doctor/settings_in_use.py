@@ -8,7 +8,7 @@ from typing import Any
 
 from node.api.node_client import ask_settings
 from node.api.types import SettingsAnswer
-from node.configuration import known_keys, load_config, resolve
+from node.configuration.sources import known_keys, load_config, resolve
 from node.home import Home, is_locked
 from protocol.errors import TransportError
 

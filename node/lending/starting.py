@@ -10,14 +10,15 @@ from typing import Final, NoReturn
 import msgspec
 
 from node.becoming import become
-from node.configuration import Config, resolve
+from node.configuration import Config
+from node.configuration.sources import resolve
 from node.home import Home, Lock, LockHeld, lock_home
 from node.lending.invited import invitation_of
 from node.lending.lending_setup import LendingSetup
 from node.printable import printable
 from node.supervision.cluster_setup import ensure_joined
 from node.supervision.outcome import RunOutcome
-from node.supervision.start import settings_without_learner
+from node.supervision.swarm_settings import settings_without_learner
 from protocol.donor_invitation import DonorInvitation
 from protocol.errors import ConfigurationError
 from protocol.identity import NodeKey

@@ -17,7 +17,7 @@ from node.configuration import Config
 from node.home import Home, Lock, LockHeld, lock_home
 from node.supervision.cluster_setup import ensure_joined
 from node.supervision.outcome import RunOutcome
-from node.supervision.start import settings_without_learner
+from node.supervision.swarm_settings import settings_without_learner
 from protocol.identity import NodeKey
 from swarm.exit_codes import ExitCode
 from swarm.settings import ServiceSettings

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import re
 import signal
 import sys
 import time
@@ -20,7 +19,7 @@ import msgspec
 
 from node.checkpoints.checkpoint_files import round_of
 from node.checkpoints.resuming import Resumed, resume_from
-from node.configuration import DEFAULT_HOST, DEFAULT_STORE_BYTES, Config, chosen
+from node.configuration import Config
 from node.events import STOP_LINE, LearnerStart
 from node.home import Home, Lock, LockHeld, lock_home
 from node.printable import printable
@@ -29,21 +28,15 @@ from node.supervision.cluster_setup import credentials_of, ensure_joined
 from node.supervision.outcome import RunOutcome
 from node.supervision.reporting import Observer
 from node.supervision.supervisor import Supervisor
-from node.tasks.registry import default_manifest_tasks
+from node.supervision.swarm_settings import name_for, swarm_settings
 from node.trackers.sink import tracker_specs
 from node.trackers.writers import check_installed
-from node.version import SOFTWARE
 from protocol.errors import TransportError
 from protocol.identity import NodeKey
-from protocol.manifest import Manifest
-from swarm.cluster.membership import ClusterCredentials
 from swarm.exit_codes import ExitCode, exit_code_of
-from swarm.settings import ServiceSettings
 
 PREDECESSOR_SECONDS = 60.0  # to wait until a killed supervisor's children have checkpointed and ended
 LOCK_POLL_SECONDS = 0.2
-NAME_END_CHARACTERS = 5  # of the peer id, in the name of a relay or donor without a configured one
-MODEL_NAME_CHARACTERS = 12  # at most four bytes each: within the 64 bytes of a name
 INPUT_BYTES = 1 << 12
 PATH_CHARACTERS = 300  # shown of a path
 LEARNER_COMMAND = (sys.executable, "-P", "-m", "node.learner.learner_process")
@@ -113,49 +106,6 @@ def run_node(
         lock.release()
 
 
-def swarm_settings(home: Home, config: Config, credentials: ClusterCredentials | None = None) -> ServiceSettings:
-    """Returns the swarm process's settings. An open swarm is identified by the configured name and the default tasks: a
-    node that trains on some of them, or also on tasks of its own, is still a member. A private swarm is that of
-    ``credentials``.
-    """
-    section = config.swarm
-    manifest = Manifest(section.name, default_manifest_tasks())
-    name, swarm_id, given = section.name, manifest.swarm_id, manifest.encode()
-    if credentials is not None:  # its manifest is given in the handshake, and signed
-        name, swarm_id, given = credentials.cluster.manifest.name, credentials.cluster.swarm_id, b""
-    return ServiceSettings(
-        home=str(home.path),
-        swarm_name=name,
-        swarm_id=swarm_id.hex(),
-        manifest=given.hex(),
-        private=credentials is not None,
-        name=config.name,
-        software=SOFTWARE,
-        listen=section.listen,
-        peers=section.peers,
-        lan_discovery=section.lan_discovery,
-        port_mapping=section.lan_discovery and section.port_mapping == "auto",
-        relay=section.relay,
-        store_bytes=chosen(section.store_bytes, DEFAULT_STORE_BYTES),
-        upload_bytes_per_second=config.machine.max_upload_bytes_per_second,
-        download_bytes_per_second=config.machine.max_download_bytes_per_second,
-        heartbeat_seconds=section.heartbeat_seconds,
-        mesh_degree=section.mesh_degree,
-        host=chosen(section.host, DEFAULT_HOST),
-        log_level=config.log_level,
-    )
-
-
-def settings_without_learner(home: Home, config: Config, key: NodeKey, kind: str) -> ServiceSettings:
-    """Returns the settings of a relay or a donor: those of a swarm process, with a name that tells what it is."""
-    settings = swarm_settings(home, config, credentials_of(home, key))
-    return msgspec.structs.replace(
-        settings,
-        name=config.name or f"{kind}-{key.peer_id[-NAME_END_CHARACTERS:]}",
-        log_level="error" if settings.log_level == "info" else settings.log_level,  # its terminal is no log file
-    )
-
-
 def resumed_line(resumed: Resumed) -> str:
     """Describes from where the run goes on, and where later checkpoints are."""
     said = f"The run goes on from the checkpoint of round {resumed.round}."
@@ -163,11 +113,6 @@ def resumed_line(resumed: Resumed) -> str:
         return said
     kept = ", ".join(f"round {round_of(path)} as {printable(str(path), PATH_CHARACTERS)}" for path in resumed.kept)
     return f"{said} Later checkpoints are kept aside, and nothing deletes them: {kept}."
-
-
-def name_for(model: str, peer: str) -> str:
-    """Returns the name of a node without a configured one: its model and the end of its peer id."""
-    return f"{re.split('[:/]', model.rstrip('/'))[-1][:MODEL_NAME_CHARACTERS]}-{peer[-5:]}"
 
 
 async def _supervise(supervisor: Supervisor, *, until_input_ends: bool) -> RunOutcome:

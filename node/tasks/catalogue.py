@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,9 +12,10 @@ from node.environments.conversation import ConversationTask, Exchange
 from node.tasks.answers import final_answer
 from node.tasks.jsonl import JsonlTask
 from node.tasks.parameters import BARE, PREFIX, TOKENS
+from node.tasks.question_counts import question_count
 from node.tasks.reasoning import ReasoningTask
 from node.tasks.registry import BUILT_IN_TASKS, TASK_SETS, load_tasks, named_tasks
-from node.tasks.split import Part, normalised, part_of
+from node.tasks.split import Part, part_of
 from node.tasks.task import Task
 from node.tasks.worded import Scoring, WordedTask
 from node.tasks.worker import score_one
@@ -23,8 +23,6 @@ from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
 
 EXAMPLE_SEED = 0
-COUNTED_DRAWS = 500
-MANY_QUESTIONS = 40_000  # of so many or more, ``COUNTED_DRAWS`` hold no two alike nineteen times in twenty
 
 
 class TaskSummary(msgspec.Struct, frozen=True):
@@ -89,30 +87,6 @@ def _summary(task: Task, *, configured: bool) -> TaskSummary:
         example=task.prompt(task.ref(EXAMPLE_SEED)).text,
         questions=question_count(task),
     )
-
-
-def question_count(task: Task) -> int | None:
-    """Returns how many questions with different texts a task has: of a data set exactly, otherwise, to one digit,
-    estimated from those that ``COUNTED_DRAWS`` draws hold; None where it is more than ``MANY_QUESTIONS``.
-
-    D draws from n questions hold n (1 − e^(−D/n)) different ones on average. Where some questions are drawn more often
-    than others, the estimate is too low.
-    """
-    if isinstance(task, JsonlTask):
-        return len({normalised(str(row[task.question_field])) for row in task.rows})
-    prompts = (task.prompt(task.ref(seed)) for seed in range(COUNTED_DRAWS))
-    distinct = len({normalised(prompt.question_text) for prompt in prompts})
-    low, high = distinct, MANY_QUESTIONS
-    if _expected_distinct(high) <= distinct:
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if _expected_distinct(middle) < distinct else (low, middle)
-    return round(low, 1 - len(str(low)))
-
-
-def _expected_distinct(questions: int) -> float:
-    return questions * -math.expm1(-COUNTED_DRAWS / questions)
 
 
 def find_task(section: TasksSection, name: str) -> Task:

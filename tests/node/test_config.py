@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from node.configuration import Config, ObjectiveSection, ResearchSection, known_keys, load_config
-from node.configuration.sources import environment_source
+from node.configuration import Config, ObjectiveSection, ResearchSection
+from node.configuration.sources import environment_source, known_keys, load_config
 from protocol.errors import ConfigurationError
 
 PROJECT = Path(__file__).parents[2]

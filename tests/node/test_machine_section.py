@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from node.compute_environment import thread_limit
-from node.configuration import MachineSection, load_config
+from node.configuration import MachineSection
 from node.configuration.amounts import bytes_per_second, size_bytes, span_seconds
+from node.configuration.sources import load_config
 from node.events import Usage
 from node.fit.planning import machine_here
 from node.home import Home

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from node.configuration import Config, load_config, resolve, with_whole_paths
+from node.configuration import Config, with_whole_paths
+from node.configuration.sources import load_config, resolve
 from node.doctor.configured_model import is_same_model, judge_same_run
 from node.doctor.findings import Finding
 

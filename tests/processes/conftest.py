@@ -1,5 +1,6 @@
 """Real nodes for tests: started, listened to, and ended with everything that belongs to them.
 
+Their rounds are small, and they rest in between: most tests want nodes that train, and none looks at how well.
 A node whose training is not the subject of a test is started with ``torch=False``: its learner is then
 ``stand_in_learner``, which is there at once; everything else of it is real.
 """
@@ -25,6 +26,7 @@ from typing import IO, Any
 
 import pytest
 
+from scripts.private_cluster_machines import SMALL_ROUNDS
 from tests.hang_guard import HANG_SECONDS
 
 # Network namespaces with routes of their own take root.
@@ -206,6 +208,7 @@ class Processes:
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         self.environment = clean | {
             MARK: self._mark,
+            **SMALL_ROUNDS,
             "STARLING_SWARM__LAN_DISCOVERY": "false",
             "STARLING_API__PORT": "0",
             "HF_HUB_OFFLINE": "1",

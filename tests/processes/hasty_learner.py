@@ -8,14 +8,14 @@ from functools import partial
 
 from node.learner import learner_process
 from node.stages.attendance import Attendance
-from tests.processes.resting_learner import resting
+from tests.processes.resting_learner import LEAST_SECONDS, resting
 
 AWAY_SECONDS = 3.0
 BETWEEN_PLANS_SECONDS = 3.0
 
 if __name__ == "__main__":
     hasty = partial(Attendance, away_seconds=AWAY_SECONDS, between_plans_seconds=BETWEEN_PLANS_SECONDS)
-    for name, stand_in in (("_reporter", resting(learner_process._reporter)), ("Attendance", hasty)):
+    for name, stand_in in (("_reporter", resting(learner_process._reporter, LEAST_SECONDS)), ("Attendance", hasty)):
         setattr(learner_process, name, stand_in)
     code = learner_process.main()
     sys.stderr.flush()

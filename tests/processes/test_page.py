@@ -85,8 +85,7 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
 ) -> None:
     port, home = free_port(), processes.root / "home"
     api = ("--set", f"api.port={port}")
-    often = ("--set", "evaluation.every_rounds=1", "--set", "evaluation.prompts=2")
-    node = processes.up("--name", "lark", *api, *often, home=home)
+    node = processes.up("--name", "lark", *api, "--set", "evaluation.every_rounds=2", home=home)
     node.wait_for_event("evaluated")
     browser.get(f"http://127.0.0.1:{port}/")
     until(browser, "#link", lambda said: said == "live")

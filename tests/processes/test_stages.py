@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from typing import Any
@@ -15,10 +14,19 @@ from tests.processes.test_donors import events_of, lent
 pytestmark = pytest.mark.processes
 
 
-def test_a_node_waits_for_its_machine_learns_with_it_and_goes_on_after_it_was_killed(processes: Any) -> None:
+def test_a_node_waits_for_a_machine_with_its_model_learns_with_it_and_goes_on_after_it_was_killed(
+    processes: Any,
+) -> None:
     node = processes.up("--model", "builtin:wren", "--stages", "1")
     node.wait_for(lambda event: event["event"] == "stages" and event["waits"])
-    assert not node.of_kind("round")
+
+    # A machine with another model is told so, and ends.
+    invited = processes.run("donor", "invite", "--home", str(node.home), "--for", "cellar")
+    unlike = lent(processes, "cellar", "--to", invited.stdout.strip(), "--model", "builtin:finch")
+    assert unlike.end() == 78 and "the owner's has" in "".join(unlike.error_lines)
+    status = processes.status(node)
+    assert status["stages"]["connected"] == 0 and status["stages"]["waits"] and not node.of_kind("round")
+
     invited = processes.run("donor", "invite", "--home", str(node.home), "--for", "attic")
     assert invited.returncode == 0, invited.stderr
     stage = lent(processes, "attic", "--to", invited.stdout.strip())
@@ -82,14 +90,3 @@ def test_a_node_whose_machine_stays_away_goes_on_with_the_other_one_and_takes_in
 
 def learner_processes(processes: Any) -> list[int]:
     return [number for number, command in processes.alive().items() if "hasty_learner" in command]
-
-
-def test_a_machine_with_another_model_is_told_so_and_ends(processes: Any) -> None:
-    node = processes.up("--model", "builtin:wren", "--stages", "1")
-    node.wait_for(lambda event: event["event"] == "stages" and event["waits"])
-    invited = processes.run("donor", "invite", "--home", str(node.home), "--for", "attic")
-    unlike = lent(processes, "attic", "--to", invited.stdout.strip(), "--model", "builtin:finch")
-    assert unlike.end() == 78 and "the owner's has" in "".join(unlike.error_lines)
-    status = json.loads(processes.run("status", "--home", str(node.home), "--json").stdout)
-    assert status["stages"]["connected"] == 0 and status["stages"]["waits"]
-    assert node.stop() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,13 @@ from tests.hang_guard import HANG_SECONDS
 from tests.processes.conftest import ROOT, with_stand_ins
 
 pytestmark = pytest.mark.processes
+
+KEY_FILES = "cryptography.hazmat.primitives.serialization"
+SLOW = {
+    "torch", "transformers", "libp2p", "trio", "asyncio", "aiohttp", "numpy", "rich.live", "segno",
+    "pydantic_settings", "node.configuration", KEY_FILES,
+}  # fmt: skip
+OF_SETTINGS = {"asyncio", "pydantic_settings", "node.configuration"}  # what reads them imports the other two
 
 
 def test_rounds_asked_for_then_exit_0_and_the_next_start_continues_until_its_input_ends(processes: Any) -> None:
@@ -81,6 +89,8 @@ def test_a_running_node_is_seen_refuses_a_second_one_and_ends_when_asked(process
     assert status["peer"] in said and "alone" in said
     assert json.loads(processes.run("peers", *home, "--json").stdout) == {"peers": []}
     assert processes.run("id", *home).stdout.strip() == status["peer"]
+    assert slow_imports(processes, "status", *home) == slow_imports(processes, "peers", *home) == []
+    assert slow_imports(processes, "id", *home) == [KEY_FILES]
 
     shown = processes.run("config", "show", *home, "--json")
     assert f"process {node.process.pid}" in shown.stderr
@@ -106,9 +116,6 @@ def test_a_running_node_is_seen_refuses_a_second_one_and_ends_when_asked(process
 
 
 def test_a_start_that_cannot_be_is_refused_before_torch_the_transport_or_a_process(processes: Any) -> None:
-    import subprocess
-    import sys
-
     program = (
         "import sys\n"
         "def seen(event, of):\n"
@@ -118,33 +125,35 @@ def test_a_start_that_cannot_be_is_refused_before_torch_the_transport_or_a_proce
         "from node.cli.main import main\n"
         "try: main()\n"
         "except SystemExit as end: print('CODE', end.code)\n"
-        "heavy = {'torch', 'transformers', 'libp2p', 'trio', 'aiohttp', 'numpy', 'rich.live'} & set(sys.modules)\n"
-        "print('HEAVY', sorted(heavy))"
+        f"print('SLOW', *sorted({SLOW - OF_SETTINGS} & set(sys.modules)))"
     )
     home = processes.root / "home"
     environment = processes.environment | {"STARLING_HOME": str(home)}
     said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout.splitlines() == ["CODE 78", "HEAVY []"]
+    assert said.stdout.splitlines() == ["CODE 78", "SLOW"]
     assert "did you mean builtin:wren?" in said.stderr and "write /ip4/0.0.0.0/tcp/4001" in said.stderr
     assert not home.exists()
 
 
-@pytest.mark.parametrize("verb", ["status", "peers", "id", "version", "--help"])
-def test_a_reading_verb_imports_neither_torch_nor_the_transport(processes: Any, verb: str) -> None:
-    import subprocess
-    import sys
+@pytest.mark.parametrize("verb", ["version", "--help"])
+def test_a_verb_that_asks_no_node_imports_nothing_that_takes_long(processes: Any, verb: str) -> None:
+    assert slow_imports(processes, verb) == []
 
+
+def slow_imports(processes: Any, *arguments: str) -> list[str]:
+    """What of ``SLOW`` a verb has imported once it has answered."""
     program = (
-        f"import sys; sys.argv = ['starling', '{verb}']\n"
+        "import sys\n"
         "from node.cli.main import main\n"
         "try: main()\n"
-        "except SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'libp2p', 'trio', 'aiohttp', 'numpy'} & set(sys.modules)\n"
-        "print('HEAVY', sorted(heavy))"
+        "except SystemExit as end: assert not end.code\n"
+        f"print('SLOW', *sorted({SLOW} & set(sys.modules)))"
     )
-    environment = processes.environment | {"STARLING_HOME": str(processes.root)}
-    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout.splitlines()[-1] == "HEAVY []"
+    said = processes.start(sys.executable, "-c", program, *arguments).ended()
+    assert said.returncode == 0, said.stderr
+    mark, *found = said.stdout.splitlines()[-1].split()
+    assert mark == "SLOW"
+    return found
 
 
 def test_a_reader_that_stops_reading_stops_no_node(processes: Any) -> None:

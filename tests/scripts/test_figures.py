@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from node.configuration import known_keys
+from node.configuration.sources import known_keys
 from scripts import REPOSITORY
 from scripts.bench.counts import counted
 from scripts.experiments import family

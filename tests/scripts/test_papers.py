@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from node.configuration import Config, known_keys
+from node.configuration import Config
+from node.configuration.sources import known_keys
 from scripts import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "papers.md").read_text(encoding="utf-8")

@@ -43,7 +43,7 @@ def doctor(
     starling doctor --set swarm.listen=/ip4/0.0.0.0/tcp/4001
     """
     from node.cli.wording import finding_lines
-    from node.configuration import resolve
+    from node.configuration.sources import resolve
     from node.doctor.attachment import attachment
     from node.doctor.examination import examine
 

@@ -45,10 +45,10 @@ def invite(
 
     starling donor invite --expires 12h --address /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…
     """
-    from node.configuration import resolve
+    from node.configuration.sources import resolve
     from node.doctor.addresses import judge_peer
     from node.supervision.cluster_setup import credentials_of
-    from node.supervision.start import swarm_settings
+    from node.supervision.swarm_settings import swarm_settings
     from protocol.donor_invitation import DonorInvitation, encode_donor_invitation
     from protocol.identity import NodeKey
     from protocol.limits import NAME_BYTES

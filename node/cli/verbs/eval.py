@@ -44,7 +44,7 @@ def evaluate(
     from node.checkpoints.choice import named_checkpoint
     from node.cli.wording import evaluation_lines
     from node.compute_environment import importing_libraries
-    from node.configuration import load_config
+    from node.configuration.sources import load_config
     from node.doctor.task_check import check_generators
 
     set_compute_defaults()

@@ -44,7 +44,7 @@ def fit(
 
     starling fit Qwen/Qwen2.5-1.5B --memory 4GB --with 2GB,2GB
     """
-    from node.configuration import load_config
+    from node.configuration.sources import load_config
     from node.doctor.configured_model import judge_model
     from node.doctor.machine_facts import fit_facts, stage_fit
     from node.doctor.task_check import check_generators

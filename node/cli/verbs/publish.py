@@ -86,7 +86,7 @@ def publish(
 
 def _own_swarm(home: Home, name: str | None, doors: list[str] | None, about: str) -> ListedSwarm:
     """Raises ``ConfigurationError`` where nobody could join by it."""
-    from node.configuration import load_config
+    from node.configuration.sources import load_config
     from node.doctor.addresses import judge_peer
     from node.printable import printable
     from node.tasks.registry import default_manifest_tasks

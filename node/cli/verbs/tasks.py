@@ -72,7 +72,7 @@ def tasks(
     starling tasks conversations --audit
     """
     from node.cli.tasks_text import judged_lines, list_lines, sample_lines
-    from node.configuration import load_config
+    from node.configuration.sources import load_config
     from node.doctor.task_check import check_generators
     from node.tasks.catalogue import find_conversation, find_task, judge, sample, summaries
     from node.tasks.plugins import task_names

@@ -76,7 +76,7 @@ def try_model(
     """
     from node.checkpoints.choice import named_checkpoint
     from node.compute_environment import importing_libraries
-    from node.configuration import load_config
+    from node.configuration.sources import load_config
     from node.doctor.task_check import check_generators
     from node.printable import printable
     from node.tasks.catalogue import find_task

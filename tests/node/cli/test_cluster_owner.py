@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from node.configuration import load_config
+from node.configuration.sources import load_config
 from node.home import Home
 from node.supervision.cluster_setup import credentials_of, ensure_joined, invite_text
 from protocol.cluster.documents import Credential, open_key_change, open_revocations, sign_join

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from node.configuration import load_config
+from node.configuration.sources import load_config
 from node.demo.plan import DemoReport, Effort, ModelResult, make_report
 from node.demo.run import environment_of_members
 from node.demo.show import conclusions, effort_table, reward_table
 from node.evaluation.evaluation_result import Evaluation
 from node.home import Home
-from node.supervision.start import name_for, swarm_settings
+from node.supervision.swarm_settings import name_for, swarm_settings
 from swarm.settings import ServiceSettings
 
 EFFORT = Effort(10, 1000, 80, 5, 7, 1_500, 2_500_000)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from node.configuration import TasksSection, load_config, with_whole_paths
+from node.configuration import TasksSection, with_whole_paths
 from node.configuration.published import shaping_configuration
+from node.configuration.sources import load_config
 from node.doctor.task_check import find_faults
 from node.environments.audit import Audit, audit, audited_episodes, difference
 from node.environments.audit_process import played

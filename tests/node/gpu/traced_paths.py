@@ -55,6 +55,7 @@ DEVICE: Final = torch.device(KIND)
 DTYPE: Final = torch.bfloat16 if KIND == "cuda" else torch.float32  # what "auto" chooses there
 ROWS: Final = 3
 ATTENTION: Final[Any] = attention  # whose choice of kernels is replaced below
+CHECKED: Final = set[tuple[Any, ...]]()  # kinds of networks that compute what their model does
 
 
 def on_device(rank: int = 0) -> Policy:
@@ -70,7 +71,13 @@ class Learning:
     """A learner's step on one micro-batch of several prompts and lengths."""
 
     def __init__(
-        self, objective: ObjectiveSection | None = None, *, rank: int = 0, optimizer: Any = "adamw", **passes: Any
+        self,
+        objective: ObjectiveSection | None = None,
+        *,
+        rank: int = 0,
+        optimizer: Any = "adamw",
+        prompts: int = 4,
+        **passes: Any,
     ) -> None:
         torch.manual_seed(1)
         model = qwen3().to(DEVICE, DTYPE).eval()
@@ -83,8 +90,11 @@ class Learning:
         self.reference = ReferencePolicy(self.trained, objective)
         network = Network.of(model)
         self.steps = OptimizerSteps(network, self.optimizer, objective, self.reference)
-        self.task = StepTask(tuple(groups()), PassSettings(4096, **passes), 1.0, 8, 1)
-        check_network(model, network, recompute=bool(passes.get("recompute")))
+        self.task = StepTask(tuple(groups(prompts=prompts)), PassSettings(4096, **passes), 1.0, 8, 1)
+        kind = (rank, *sorted(passes.items()), linear_logp.DENSE_LOGITS, ATTENTION.has_products(DEVICE))
+        if kind not in CHECKED:  # one network is like another, and the check is three passes
+            check_network(model, network, recompute=bool(passes.get("recompute")))
+            CHECKED.add(kind)
 
     def step(self) -> None:
         """Takes a step in which every trained weight moves but the A of an adapter, whose B is 0."""
@@ -113,10 +123,11 @@ def in_blocks(trace: Trace) -> Found:
 
 
 def by_lengths(trace: Trace) -> Found:
-    """Attention by lengths, which the other paths leave out: in Triton's interpreter it takes ten times as long."""
+    """Attention by lengths, which the other paths leave out: in Triton's interpreter it takes ten times as long, and so
+    long for each prompt."""
     ATTENTION.has_products = lambda device: True
     try:
-        return learning(trace)
+        return learning(trace, prompts=2)
     finally:
         ATTENTION.has_products = lambda device: False
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from node.checkpoints.checkpoints import Snapshot, read_newest, write
-from node.configuration import Config, LearnerSection
+from node.configuration import Config, EvaluationSection, LearnerSection
 from node.events import (
     PAUSE_LINE,
     CheckpointSaved,
@@ -47,7 +47,9 @@ from tests.hang_guard import HANG_SECONDS
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[3]
 COMMAND = (sys.executable, "-m", "node.learner.learner_process")
-CONFIG = Config(name="ann", learner=LearnerSection(own_groups=2, completions=2))
+CONFIG = Config(
+    name="ann", learner=LearnerSection(own_groups=2, completions=2), evaluation=EvaluationSection(prompts=2)
+)
 
 
 class LearnerProcess:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import node
-from node.configuration import TasksSection, load_config
+from node.configuration import TasksSection
+from node.configuration.sources import load_config
 from node.tasks.generators import REFUSED
 from node.tasks.parameters import BARE, GENERATORS, TABLE, TOKENS, generator_task
 from node.tasks.registry import load_tasks
