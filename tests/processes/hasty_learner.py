@@ -10,8 +10,10 @@ from node.learner import learner_process
 from node.stages.attendance import Attendance
 from tests.processes.resting_learner import LEAST_SECONDS, resting
 
-AWAY_SECONDS = 3.0
-BETWEEN_PLANS_SECONDS = 3.0
+AWAY_SECONDS = 5.0
+# A new plan ends sessions, and one of less than 20 s counts as a failure at the machine that lends, which then stays
+# away for longer each time.
+BETWEEN_PLANS_SECONDS = 21.0
 
 if __name__ == "__main__":
     hasty = partial(Attendance, away_seconds=AWAY_SECONDS, between_plans_seconds=BETWEEN_PLANS_SECONDS)
