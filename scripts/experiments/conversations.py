@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from scripts.experiments.harness.nodes_run import execute
 from scripts.experiments.harness.plans import NodePlan, RunPlan, RunResult
-from scripts.experiments.harness.players import taught_model
+from scripts.experiments.harness.players import TaughtModel
 from scripts.experiments.models import MODELS_FOLDER
 
 GAME: Final = "grid:tiny"
@@ -33,9 +33,10 @@ TAUGHT_AIMLESS: Final = 0.2  # share of the walks that lead nowhere, of what the
 
 def plan(seed: int, rounds: int, *, together: bool) -> RunPlan:
     settings: dict[str, Any] = {"learner": SHARING if together else LEARNING}
-    nodes = [NodePlan("learns", taught_model(GAME, seed, reversed_alphabet=True, hidden_size=64).name, settings)]
+    learns = TaughtModel(GAME, seed, reversed_alphabet=True, changes={"hidden_size": 64})
+    nodes = [NodePlan("learns", learns.ensure().name, settings)]
     if together:
-        nodes.append(NodePlan("knows", taught_model(GAME, seed, aimless=TAUGHT_AIMLESS).name, settings))
+        nodes.append(NodePlan("knows", TaughtModel(GAME, seed, aimless=TAUGHT_AIMLESS).ensure().name, settings))
     measured = tuple(sorted({round(rounds * part / MEASURED_TIMES) for part in range(MEASURED_TIMES + 1)}))
     condition = "together" if together else "alone"
     return RunPlan("conversations", condition, seed, rounds, tuple(nodes), (GAME,), measured, EPISODES, 1)

@@ -15,7 +15,10 @@ from msgspec import structs
 
 from node.learner.allocation.success import SuccessTracker
 from node.learner.answers.right_answers import Rehearsal, RightAnswer
+from node.learner.objective import training_groups
+from node.learner.objective.advantages import turn_advantages
 from node.learner.steps import step
+from node.tasks.split import Part, part_of
 from protocol.errors import StarlingError
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, FinishReason, Group
@@ -23,7 +26,7 @@ from scripts.experiments.harness import staged_run, tuned_run
 from scripts.experiments.harness.crossings import Crosses
 from scripts.experiments.harness.experiment import Condition, Experiment
 from scripts.experiments.harness.learner_ablations import ABLATIONS
-from scripts.experiments.harness.nodes_run import execute
+from scripts.experiments.harness.nodes_run import execute, tasks_named, trained_prompts
 from scripts.experiments.harness.plans import NodePlan, RunPlan, RunResult, load_result, save_result
 from scripts.experiments.harness.runs import missing, run_all
 from scripts.experiments.harness.simulated_swarm import EPOCH, MEETING_SECONDS, SimulatedSwarm
@@ -91,6 +94,15 @@ def test_two_nodes_learn_from_each_other_and_the_same_plan_is_the_same_run(tmp_p
         assert node.foreign_groups_used > 0
         assert 0 < node.bytes_fetched <= node.bytes_announced
         assert node.foreign_completions_trained > 0
+
+
+def test_questions_that_are_trained_on_are_measured_beside_those_held_out_and_change_no_run(tmp_path: Path) -> None:
+    plan = small_plan(rounds=1, measure_at=(1,), nodes=small_plan().nodes[:1])
+    without, beside = (execute(structs.replace(plan, measure_trained=each), tmp_path).nodes[0] for each in (0, 4))
+    assert beside.measurements[0].trained.keys() == set(plan.tasks) and without.measurements[0].trained == {}
+    assert without.reward == beside.reward and without.measurements[0].greedy == beside.measurements[0].greedy
+    prompts = trained_prompts(tasks_named(plan.tasks), 30)
+    assert {part_of(each) for of_task in prompts.values() for each in of_task} == {Part.TRAINING}
 
 
 def test_run_in_stages_is_the_plain_run_where_nothing_is_lost_at_the_cuts(tmp_path: Path) -> None:
@@ -194,6 +206,19 @@ def test_a_part_of_the_learner_is_replaced_for_as_long_as_a_run_lasts() -> None:
     with ABLATIONS["nothing seen again"]():
         assert remembered.drawn(1, ["t"], SuccessTracker(), Random(0)) == []
     assert len(remembered.drawn(1, ["t"], SuccessTracker(), Random(0))) == 1
+
+
+def test_advantages_dealt_out_are_those_of_the_group_and_not_always_of_the_conversation() -> None:
+    earned = [[[0.0, 1.0], [0.0], [0.5], [0.0, 0.0, 0.2 * number]] for number in range(1, 9)]
+    kept = 0
+    for group in earned:
+        expected = turn_advantages(group, 3)
+        with ABLATIONS["advantages dealt out"]():
+            found, again = (vars(training_groups)["turn_advantages"](group, 3) for _ in range(2))
+        assert np.array_equal(found, again)
+        assert sorted(map(tuple, found)) == sorted(map(tuple, expected))
+        kept += np.array_equal(found, expected)
+    assert kept < len(earned) / 2
 
 
 def test_time_stands_still_in_the_network_until_somebody_asks(tmp_path: Path) -> None:

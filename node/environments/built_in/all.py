@@ -16,7 +16,7 @@ from node.environments.conversation import ConversationTask
 from node.environments.environment import Environment
 
 _ENVIRONMENTS: Final[Sequence[Environment]] = (
-    GuessNumber("guess_number:tiny", numbers=7, highest=99, max_new_tokens=4, brief=True),
+    GuessNumber("guess_number:tiny", numbers=7, highest=999, max_new_tokens=4, brief=True),
     GuessNumber("guess_number", numbers=100, highest=1_000),
     GuessNumber("guess_number:large", numbers=10_000, highest=1_000_000),
     Grid("grid:tiny", size=3, walls=0.2, max_new_tokens=2, brief=True),

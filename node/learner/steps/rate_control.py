@@ -2,7 +2,8 @@
 
     κ        = KL(π_before‖π_after) / (factor · signal)²      nats a token, of a whole step at the model's own rate
     log κ̄    = the average of the measurements' log κ, of which the newest counts at least ``NEWEST``
-    goal     ← √(TARGET / κ̄), where that is more than b times what it was or less than a bth,
+    s̄        = the same average of the signal of these steps
+    goal     ← √(min(TARGET, MOST_MOVED / s̄²) / κ̄), where that is more than b times what it was or less than a bth,
                b = BAND · (1 + FEW / n) after n measurements
     factor   ← towards the goal, at most ``UP`` times or a ``DOWN``th of itself a step
 
@@ -15,6 +16,11 @@ of the rate, over a factor of thirty. One measurement is within a factor of four
 band. Adam's first steps, whose moments are of few gradients, move a policy by ``FIRST_LONGER`` times as much KL as
 later ones at the same rate, which is allowed for. An adapter's move it by next to none, since its B begins at 0: no
 goal rises before ``FIRST_MEASURED`` measurements.
+
+``TARGET`` is of a whole step, and was found where steps had a third of their length. Where nearly all of a batch says
+something, as in conversations whose outcome is partly luck, steps would be taken whole: with up to eight times the KL,
+in a direction that is mostly noise. Success falls then (docs/experiments/turns.md). So a step, as it is taken, moves
+the policy by ``MOST_MOVED`` at most, which is what steps did where ``TARGET`` was found.
 
 Control of KL by the rate is common practice of PPO for robots ("Learning to Walk in Minutes Using Massively Parallel
 Deep Reinforcement Learning", arXiv 2109.11978), which multiplies the rate by 1.5 or divides it after each batch. What
@@ -30,6 +36,7 @@ from typing import Final
 from node.learner.steps.optimizer import SMALL_RATE
 
 TARGET: Final = 0.02
+MOST_MOVED: Final = 0.0025
 NEWEST: Final = 0.2
 BAND: Final = 2.0
 FEW: Final = 3.0
@@ -59,6 +66,7 @@ class RateState:
     since_round: int = 0  # with the step of which the goal changed last; 0: it never did
     before: float = 1.0  # the goal until then
     because: str = ""
+    signal: float = 0.0  # s̄; without meaning before the first measurement
 
 
 def in_use(state: RateState, configured: float | str) -> RateState:
@@ -96,12 +104,13 @@ def _measured(state: RateState, kl: float, signal: float) -> RateState:
     log_kappa = math.log(kl) - 2 * math.log(state.factor * signal)
     if measured <= FIRST_MEASURED:
         log_kappa -= math.log(FIRST_LONGER)
-    average = state.log_kappa + max(1 / measured, NEWEST) * (log_kappa - state.log_kappa)
-    return replace(state, log_kappa=average, measured=measured)
+    newest = max(1 / measured, NEWEST)
+    average = state.log_kappa + newest * (log_kappa - state.log_kappa)
+    return replace(state, log_kappa=average, signal=state.signal + newest * (signal - state.signal), measured=measured)
 
 
 def _with_goal(state: RateState, round_number: int, most: float) -> RateState:
-    wanted = (math.log(TARGET) - state.log_kappa) / 2
+    wanted = math.log(min(math.sqrt(TARGET), math.sqrt(MOST_MOVED) / state.signal)) - state.log_kappa / 2
     wanted = math.exp(min(math.log(most), max(math.log(LEAST_FACTOR), wanted)))
     band = BAND * (1 + FEW / state.measured)
     may_rise = state.measured >= FIRST_MEASURED

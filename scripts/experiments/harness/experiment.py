@@ -65,6 +65,7 @@ class Measuring:
     times: int
     prompts: int  # held-out prompts a task
     samples: int  # completions of each at temperature 1; 0 measures greedily alone
+    trained: int = 0  # prompts a task whose questions are trained on, besides
 
     def rounds(self, rounds: int) -> tuple[int, ...]:
         """Returns the rounds after which to measure in the first ``rounds``, evenly spread, the last among them."""
@@ -93,6 +94,7 @@ def run_plan(
         measure_at=measuring.rounds(rounds),
         measure_prompts=measuring.prompts,
         measure_samples=measuring.samples,
+        measure_trained=measuring.trained,
         ablations=condition.ablations,
         strangers=condition.strangers,
     )
@@ -101,6 +103,7 @@ def run_plan(
 @dataclass(frozen=True)
 class Experiment(Generic[R]):
     """``plan(condition, seed, rounds)`` returns one run; ``recipes`` returns the models that a condition's runs need.
+    ``prepare(condition, seed)`` makes whatever else one run needs, where it is missing.
     ``description`` is the docstring of the experiment's module."""
 
     name: str
@@ -109,6 +112,7 @@ class Experiment(Generic[R]):
     plan: Callable[[Condition, int, int], ExperimentPlan[R]]
     rounds: int  # unless --rounds says otherwise
     recipes: Callable[[Condition], Sequence[models.SkillRecipe]] = lambda condition: ()
+    prepare: Callable[[Condition, int], object] = lambda condition, seed: None
 
     def options(self) -> argparse.Namespace:
         parser = argparse.ArgumentParser(
@@ -159,6 +163,9 @@ class Experiment(Generic[R]):
             needed = [recipe for c in self.conditions if c.name in wanted for recipe in self.recipes(c)]
             for recipe in dict.fromkeys(needed):
                 models.ensure(recipe, root)
+            for condition in (c for c in self.conditions if c.name in wanted):
+                for seed in range(condition.seeds(options.seeds)):
+                    self.prepare(condition, seed)
             # Seed by seed, so that an interrupted experiment has compared all conditions.
             in_order = [p for of_seed in zip_longest(*(plans[n] for n in wanted)) for p in of_seed if p is not None]
             run_all(in_order, options.results, root, jobs=options.jobs)

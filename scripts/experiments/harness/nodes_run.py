@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import permutations
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import torch
@@ -30,6 +31,7 @@ from node.environments.conversation import ConversationTask
 from node.evaluation.evaluation import mean_rewards
 from node.events import Averaged, AveragingTakenBack, EngineChanged, Event, RoundDone
 from node.home import Home
+from node.learner.allocation.allocator import PROMPT_SEEDS
 from node.learner.assembly.wiring import Extras, learner_of
 from node.learner.foreign.intake import Incoming, RolloutIntake
 from node.learner.generation.own_rollouts import RewardScorer
@@ -43,8 +45,8 @@ from node.policy.model_files import BUILTIN_PREFIX
 from node.policy.policy import Policy
 from node.tasks.registry import BUILT_IN_TASKS
 from node.tasks.scorer import Scores
-from node.tasks.split import Part, held_out_prompts
-from node.tasks.task import Task
+from node.tasks.split import Part, held_out_prompts, training_prompt
+from node.tasks.task import Prompt, Task
 from node.tasks.worker import score_one
 from protocol.messages import PromptRef
 from scripts.experiments.harness.family_averaging import WaitingAverager
@@ -133,20 +135,23 @@ class ExperimentNode:
         self._rounds.append(done)
         self._rejected.update(done.foreign_rejected)
 
-    def measure(self, round_number: int, *, prompts: int, samples: int) -> None:
+    def measure(self, round_number: int, *, prompts: int, samples: int, trained: int = 0) -> None:
         """Measures success with the newest weights, on a new embedded engine: the learner's may hold older ones."""
         engine = TorchEngine(self.policy, rows=256, seed=MEASURE_SEED)
         asked = held_out_prompts(self._tasks, Part.TEST, prompts)
 
-        def success(temperature: float, samples: int) -> dict[str, float]:
+        def success(
+            temperature: float, samples: int, prompts: Mapping[str, Sequence[Prompt]] = asked
+        ) -> dict[str, float]:
             return mean_rewards(
-                self.policy.tokens, engine, self._scorer, self._tasks, asked,
+                self.policy.tokens, engine, self._scorer, self._tasks, prompts,
                 samples=samples, temperature=temperature, seed=MEASURE_SEED,
                 context=Network.of(self.policy.model).context,
             )  # fmt: skip
 
         sampled = success(1.0, samples) if samples else {}
-        self.measurements.append(Measurement(round_number, success(0.0, 1), sampled))
+        practised = success(1.0, 1, trained_prompts(self._tasks, trained)) if trained else {}
+        self.measurements.append(Measurement(round_number, success(0.0, 1), sampled, practised))
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Averaged):
@@ -278,10 +283,24 @@ def _run_rounds(
             measuring_began = time.process_time()
             cpu_at.append(measuring_began - cpu_began)
             for node in nodes:
-                node.measure(round_number, prompts=plan.measure_prompts, samples=plan.measure_samples)
+                node.measure(
+                    round_number,
+                    prompts=plan.measure_prompts,
+                    samples=plan.measure_samples,
+                    trained=plan.measure_trained,
+                )
             apart += mean_apart(nodes)
             cpu_began += time.process_time() - measuring_began
     return apart, cpu_at
+
+
+def trained_prompts(tasks: Mapping[str, Task], count: int) -> dict[str, list[Prompt]]:
+    """Returns ``count`` prompts of each task as a learner draws them, always the same."""
+    draws = Random(MEASURE_SEED)
+    return {
+        name: [training_prompt(task, draws.randrange(PROMPT_SEEDS)) for _ in range(count)]
+        for name, task in tasks.items()
+    }
 
 
 def mean_apart(nodes: Sequence[ExperimentNode]) -> list[float]:

@@ -81,6 +81,7 @@ class RunPlan(Struct, frozen=True, omit_defaults=True):  # so that a field added
     parted_after: int | None = None  # rounds, from which on the nodes hear nothing of each other; None: never
     ablations: tuple[str, ...] = ()  # parts of the learner that are replaced: ``learner_ablations``
     strangers: bool = False  # nodes have to earn their influence on each other, as at a node's defaults
+    measure_trained: int = 0  # training prompts a task, besides
 
     harness: ClassVar[str] = "scripts.experiments.harness.nodes_run"
 
@@ -107,6 +108,7 @@ class Measurement(Struct, frozen=True):
     round: int
     greedy: dict[str, float]
     sampled: dict[str, float]  # empty where it was not requested
+    trained: dict[str, float] = {}  # sampled, on prompts whose questions are trained on; empty likewise
 
 
 class NodeHistory(Struct, frozen=True):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -100,24 +100,50 @@ def played(task: ConversationTask, draws: Random, aimless: float) -> Lesson:
     return prompt.text, turns
 
 
-def taught_model(
-    name: str, seed: int, *, aimless: float | None = None, reversed_alphabet: bool = False, **changes: int
-) -> Path:
-    """Returns the folder of a model that was taught the game ``name``, after making it where it is missing. ``aimless``
-    is the share of its lessons that the player without skill plays, None the player's own; ``changes`` are of the
-    network's shape."""
-    task, player = game(name), PLAYERS[name]
-    aimless = player.aimless if aimless is None else aimless
-    alphabet = player.alphabet[::-1] if reversed_alphabet else player.alphabet
-    shape: dict[str, Any] = {**SHAPE, "max_position_embeddings": player.context, **changes}
-    teaching = [player.lessons, player.steps, BATCH, LEARNING_RATE]
-    recipe = [seed, name, task.config_hash.hex(), alphabet, player.words, teaching, shape, aimless]
-    kind = name.partition(":")[0]
-    folder = MODELS_FOLDER / f"plays-{kind}-{hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:12]}"
-    if (folder / "tokenizer.json").is_file():
-        return folder
-    draws = Random(seed)
-    lessons = [played(task, draws, aimless) for _ in range(player.lessons)]
-    tokenizer = character_tokenizer(alphabet, player.words.split())
-    teach(folder, tokenizer, shape, lambda: draws.sample(lessons, BATCH), seed=seed, steps=player.steps)
-    return folder
+@dataclass(frozen=True)
+class TaughtModel:
+    """A model that was taught the game ``name``. ``aimless`` is the share of its lessons that the player without skill
+    plays, None the player's own; ``changes`` are of the network's shape."""
+
+    name: str
+    seed: int
+    aimless: float | None = None
+    reversed_alphabet: bool = False
+    changes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def player(self) -> Player:
+        return PLAYERS[self.name]
+
+    @property
+    def shape(self) -> Mapping[str, Any]:
+        return {**SHAPE, "max_position_embeddings": self.player.context, **self.changes}
+
+    @property
+    def alphabet(self) -> str:
+        return self.player.alphabet[::-1] if self.reversed_alphabet else self.player.alphabet
+
+    @property
+    def aimless_share(self) -> float:
+        return self.player.aimless if self.aimless is None else self.aimless
+
+    @property
+    def folder(self) -> Path:
+        """Where the model is, or will be: equal folders, equal models."""
+        player, hash_of_game = self.player, game(self.name).config_hash.hex()
+        teaching = [player.lessons, player.steps, BATCH, LEARNING_RATE]
+        recipe = [self.seed, self.name, hash_of_game, self.alphabet, player.words, teaching, self.shape]
+        digest = hashlib.sha256(json.dumps([*recipe, self.aimless_share]).encode()).hexdigest()[:12]
+        return MODELS_FOLDER / f"plays-{self.name.partition(':')[0]}-{digest}"
+
+    def ensure(self) -> Path:
+        """Returns ``folder``, after making the model where it is missing."""
+        if (self.folder / "tokenizer.json").is_file():
+            return self.folder
+        task, player, draws = game(self.name), self.player, Random(self.seed)
+        lessons = [played(task, draws, self.aimless_share) for _ in range(player.lessons)]
+        tokenizer = character_tokenizer(self.alphabet, player.words.split())
+        teach(
+            self.folder, tokenizer, self.shape, lambda: draws.sample(lessons, BATCH), seed=self.seed, steps=player.steps
+        )
+        return self.folder

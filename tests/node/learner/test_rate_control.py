@@ -16,6 +16,7 @@ from node.learner.steps.rate_control import (
     LEAST_FACTOR,
     MEASURED_EVERY,
     MOST_FACTOR,
+    MOST_MOVED,
     MOST_OF_LARGE,
     SETTLED,
     SETTLED_EVERY,
@@ -28,7 +29,7 @@ from node.learner.steps.rate_control import (
 )
 
 
-def found(kappa: float, *, rounds: int = 60, signal: float = 0.4, noise: float = 0.0) -> RateState:
+def found(kappa: float, *, rounds: int = 60, signal: float = 0.3, noise: float = 0.0) -> RateState:
     """Returns the state of a node whose whole step at its own rate moves the policy by ``kappa``, where measurements
     scatter by e to the power of ``noise``."""
     state, draws = RateState(), Random(1)
@@ -71,7 +72,16 @@ def test_rate_of_an_adapter_falls_and_never_rises_above_its_own() -> None:
 
 
 def test_batches_that_say_little_lead_to_the_same_rate() -> None:
-    assert found(9 * TARGET, signal=0.01).factor == pytest.approx(found(9 * TARGET, signal=1.0).factor)
+    assert found(9 * TARGET, signal=0.01).factor == pytest.approx(found(9 * TARGET, signal=0.3).factor)
+
+
+@pytest.mark.parametrize("signal", [0.6, 1.0])
+def test_step_on_a_batch_that_nearly_all_speaks_moves_the_policy_no_further_than_one_that_was_measured(
+    signal: float,
+) -> None:
+    kappa = TARGET / 81
+    assert kappa * (found(kappa, signal=signal).factor * signal) ** 2 == pytest.approx(MOST_MOVED)
+    assert kappa * (found(kappa, signal=0.3).factor * 0.3) ** 2 == pytest.approx(TARGET * 0.3**2)
 
 
 @pytest.mark.parametrize("kl", [None, 0.0, -1e-9, math.nan, math.inf])
