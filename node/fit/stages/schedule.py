@@ -24,6 +24,7 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from typing import Final
 
@@ -75,14 +76,14 @@ class Timeline:
     held: tuple[int, ...]  # the most micro-batches that each holds between their forward and their backward pass
 
 
-def ring(stages: Sequence[StageSeconds], turn_seconds: float, sent: Sent) -> list[Work]:
+def ring(stages: Sequence[StageSeconds], turn_seconds: float, sent: Sent) -> tuple[Work, ...]:
     """Returns the chain of a micro-batch; the owner is machine 0, and its turn at the head takes ``turn_seconds``."""
     there = [Work(number, each.forward, sent) for number, each in enumerate(stages)]
     back = [Work(number, each.backward, sent) for number, each in enumerate(stages)][::-1]
-    return [*there, Work(0, turn_seconds, sent), *back]
+    return (*there, Work(0, turn_seconds, sent), *back)
 
 
-def star(stages: Sequence[StageSeconds], turn_seconds: float, links: Sequence[Sent]) -> list[Work]:
+def star(stages: Sequence[StageSeconds], turn_seconds: float, links: Sequence[Sent]) -> tuple[Work, ...]:
     """As ``ring``, through the owner each time; ``links`` between it and each of the others."""
     own, others = stages[0], list(zip(range(1, len(stages)), stages[1:], links, strict=True))
     there, back = list[Work](), list[Work]()
@@ -93,7 +94,7 @@ def star(stages: Sequence[StageSeconds], turn_seconds: float, links: Sequence[Se
     for number, each, link in others[::-1]:
         last = number == len(others)
         back += [Work(0, turn_seconds if last else 0.0, link, relayed=not last), Work(number, each.backward, link)]
-    return [*there, *back, Work(0, own.backward)]
+    return (*there, *back, Work(0, own.backward))
 
 
 def owner_order(micro_batches: int, order: OwnerOrder) -> list[int]:
@@ -168,7 +169,8 @@ def timeline(chain: Sequence[Work], micro_batches: int, order: OwnerOrder) -> Ti
             at_owner[number] = place
 
 
-def best_timeline(chain: Sequence[Work], micro_batches: int, most_begun: int) -> tuple[Timeline, OwnerOrder]:
+@lru_cache(maxsize=256)  # of a plan's many settings few differ in this
+def best_timeline(chain: tuple[Work, ...], micro_batches: int, most_begun: int) -> tuple[Timeline, OwnerOrder]:
     """Returns the one with the fewest micro-batches begun at once, of 1 to ``most_begun``, that takes at most
     ``SLOWER`` times as long as the fastest."""
     ways = [
