@@ -191,12 +191,14 @@ class RemoteStage:
         numbers = LEAST_PROBE
         while (large := self._probe(numbers))[0] < delay + PROBE_SECONDS and numbers < MOST_PROBE:
             numbers *= 4
+        # The first one is slower, while TCP finds out what the path carries; work of others may fall into any.
+        seconds, worked = (min(each) for each in zip(large, *(self._probe(numbers) for _ in range(2)), strict=True))
         carried = 2 * 4 * numbers  # bytes, there and back
         return LinkSpeed(
-            carried / max(large[0] - delay, LEAST_SECONDS),
+            carried / max(seconds - delay, LEAST_SECONDS),
             delay / 2,
             work_seconds=work / 2,
-            work_seconds_a_byte=max(0.0, large[1] - work) / carried,
+            work_seconds_a_byte=max(0.0, worked - work) / carried,
         )
 
     def _probe(self, numbers: int) -> tuple[float, float]:

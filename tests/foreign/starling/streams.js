@@ -19,7 +19,7 @@ const averaging = union({
 })
 const reasons = ['damaged', 'version', 'wrong_swarm', 'wrong_key', 'clock', 'not_yet_valid', 'expired', 'revoked',
   'needs_owner', 'taken', 'full', 'outdated', 'wrong_psk', 'no_member']
-const greeting = struct(hash16, time, document, counter, counter, withDefault(oneOf('', 'float32', 'bfloat16'), ''))
+const greeting = struct(hash16, time, document, counter, counter, withDefault(bool, false))
 const refusal = struct(oneOf(...reasons), time, withDefault(revocations, nothing))
 const documents = struct(
   withDefault(bin(0, 262_144), nothing), withDefault(revocations, nothing), withDefault(document, nothing),
@@ -27,7 +27,8 @@ const documents = struct(
 )
 const version = int(0, 65_535)
 const lendAnswer = union({
-  terms: struct(str(512), int(0, 65_536), bool, name, hash16, withDefault(bool, false)), refused: struct(name, str(512))
+  terms: struct(str(512), int(0, 65_536), bool, name, hash16, withDefault(oneOf('', 'float32', 'bfloat16'), '')),
+  refused: struct(name, str(512))
 })
 const membersQuestion = struct(bin(0, 131_072), counter, counter)
 const letterState = oneOf('waiting', 'taken', 'expired', 'unknown', 'full')
