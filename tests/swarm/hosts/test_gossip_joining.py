@@ -154,7 +154,9 @@ def test_what_is_published_is_sent_to_every_known_peer_and_known_peers_come_firs
         for friend in friends:
             await friend.subscribe(TOPIC, accept, lambda peer, message, own=friend.peer_id: heard.append(own))
             await friend.connect(publisher.addresses()[0], deadline_seconds=10)
-        await world.eventually(lambda: len(publisher._pubsub.peer_topics[TOPIC]) == len(others))
+        # Who has subscribed is known before our own stream to it is open, and is sent recent messages then.
+        known = publisher._pubsub
+        await world.eventually(lambda: len(known.peer_topics[TOPIC]) == len(known.peers) == len(others))
         publisher._pubsub.mesh.mcache.put = lambda message: None  # type: ignore[method-assign]  # nothing is offered: what comes was sent at once
         await publisher.publish(TOPIC, b"news")
         await world.eventually(lambda: sorted(heard) == sorted(friend.peer_id for friend in friends))
