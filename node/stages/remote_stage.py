@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections import deque
@@ -187,12 +188,13 @@ class RemoteStage:
     def _probed(self) -> LinkSpeed:
         """Measures what the link carries, there and back, by tensors that become longer until one takes long enough."""
         small = [self._probe(1) for _ in range(DELAY_PROBES)]
-        delay, work = (min(each) for each in zip(*small, strict=True))
+        delay, work = min(each for each, _ in small), statistics.fmean(each for _, each in small)
         numbers = LEAST_PROBE
         while (large := self._probe(numbers))[0] < delay + PROBE_SECONDS and numbers < MOST_PROBE:
             numbers *= 4
-        # The first one is slower, while TCP finds out what the path carries; work of others may fall into any.
-        seconds, worked = (min(each) for each in zip(large, *(self._probe(numbers) for _ in range(2)), strict=True))
+        # The first one is slower, while TCP finds out what the path carries.
+        every = [large, self._probe(numbers), self._probe(numbers)]
+        seconds, worked = min(each for each, _ in every), statistics.fmean(each for _, each in every)
         carried = 2 * 4 * numbers  # bytes, there and back
         return LinkSpeed(
             carried / max(seconds - delay, LEAST_SECONDS),
