@@ -99,6 +99,7 @@ class Batch:
         rows: int,
         groups: CompleteGroups | None,
         *,
+        only: range,
         look_every: int,
         threads: StepThreads,
         drafting: Drafting | None = None,
@@ -106,13 +107,12 @@ class Batch:
         hand_over: HandOver | None = None,
         conversations: BatchConversations | None = None,
         longest_completion: int = 0,
-        only: range | None = None,
     ) -> None:
-        """With ``drafting``, a pass has at most ``most_positions`` tokens; it needs a look at every token.
+        """``only``: the completions that it samples, whole groups; others are in other batches.
+        With ``drafting``, a pass has at most ``most_positions`` tokens; it needs a look at every token.
         ``hand_over``, which needs ``groups``, gets the completions of a group as soon as it is complete.
         ``conversations`` need a decoder whose rows may part. ``longest_completion``: the number of tokens after its
-        start for which each row has room at first, if that is more than the starts' limits. ``only``: the completions
-        that it samples, whole groups; others are in other batches."""
+        start for which each row has room at first, if that is more than the starts' limits."""
         self._decoder, self._starts, self._groups = decoder, starts, groups
         self._hand_over = hand_over
         self._conversations = conversations
@@ -124,9 +124,9 @@ class Batch:
         self._drafts: Drafts | None = None  # of the latest pass
         self._look_every, self._threads = look_every, threads
         self._owners = [index for index, start in enumerate(starts) for _ in range(start.completions)]
-        self._own = range(len(self._owners)) if only is None else only
-        self._rows = rows = min(rows, len(self._own))
-        self._waiting = deque(self._own)  # completions, in order; those of one start are neighbours
+        self._own = only
+        self._rows = rows = min(rows, len(only))
+        self._waiting = deque(only)  # completions, in order; those of one start are neighbours
         self._completion = np.zeros(rows, dtype=np.int64)  # of each row
         self._sampled = np.zeros(rows, dtype=np.int64)  # tokens that each row has
         self._remaining = np.zeros(rows, dtype=np.int64)  # tokens that each row may still have

@@ -197,6 +197,7 @@ class TorchEngine:
                 starts,
                 self._rows // len(shares),
                 counted,
+                only=share,
                 look_every=self._look_every,
                 threads=self._threads,
                 drafting=self.drafting,
@@ -204,7 +205,6 @@ class TorchEngine:
                 hand_over=hand_over,
                 conversations=conversations,
                 longest_completion=0 if conversations is None else self._longest_conversation,
-                only=share,
             )
             draws = Draws(seed, sampling.temperature, self._policy.device, self._policy.tokens.vocabulary)
             with torch.inference_mode():

@@ -51,8 +51,11 @@ class StagedDecoder(GenericDecoder):
 
         def run(number: int, decoder: StagedDecoder) -> None:
             decoder._waiting = partial(turns.waiting, number)
-            with turns.computing(number):
-                found[number] = works[number](decoder)
+            try:
+                with turns.computing(number):
+                    found[number] = works[number](decoder)
+            finally:
+                decoder._waiting = nullcontext
 
         decoders = [self, *self._others][: len(works)]
         turns.run([partial(run, number, each) for number, each in enumerate(decoders)], "rows")

@@ -188,7 +188,9 @@ class StageWorker:
         self._factors = {name: p for name, p in self.policy.trainable().items() if not p.is_meta}
 
     def _batch(self, number: int) -> _Batch:
-        return self._batches.setdefault(number, _Batch(KeyRows(self._run_rows, self.policy.device)))
+        if number not in self._batches:
+            self._batches[number] = _Batch(KeyRows(self._run_rows, self.policy.device))
+        return self._batches[number]
 
     def _given(self, hidden: Tensor) -> Tensor:
         if not self.layers or hidden.ndim != 3 or 0 in hidden.shape or hidden.shape[2] != self.hidden_size:
