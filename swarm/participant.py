@@ -42,7 +42,7 @@ from swarm.peers.peer_conduct import PeerConduct
 from swarm.peers.peer_listing import listed_peers
 from swarm.peers.peer_table import PeerTable
 from swarm.peers.peering import Peering
-from swarm.peers.reaching import Reaching
+from swarm.peers.reaching import Reaching, Relays
 from swarm.peers.reputation import ReputationBook
 from swarm.router import Router
 from swarm.settings import ServiceSettings
@@ -75,12 +75,12 @@ class Participant:
         is_donor: Callable[[PeerId], bool] = lambda peer: False,
         has_learner: bool = True,
         further_places: int = 0,
-        relays: bool = True,
+        relays: Relays = Relays.WHILE_DIALLED,
         router: Router | None = None,
     ) -> None:
         """``is_donor``: whether a peer lends us its engine now, which keeps its connection. ``has_learner`` is what
         heartbeats say. ``further_places`` is for how many connections more than a node that
-        trains has there is room; ``relays``: whether it may relay. ``router`` may open a port."""
+        trains has there is room. ``router`` may open a port."""
         self.host, self.started, self.goodbye = host, anyio.Event(), "left"
         self._settings, self._wall_clock, self._emit, self._on_banned = settings, wall_clock, emit, on_banned
         self._is_donor = is_donor
@@ -145,7 +145,7 @@ class Participant:
     def _is_of_use(self, peer: PeerId) -> bool:
         return self.reaching.is_relay(peer) or self._is_donor(peer) or self.conduct.is_of_use(peer)
 
-    def _new_reaching(self, relays: bool, router: Router | None) -> Reaching:
+    def _new_reaching(self, relays: Relays, router: Router | None) -> Reaching:
         return Reaching(
             self.host,
             members=self.peering.members,

@@ -20,6 +20,7 @@ from swarm.cluster.membership import Membership
 from swarm.host import Host
 from swarm.participant import Emit, Participant
 from swarm.peers.reachability import Reach
+from swarm.peers.reaching import Relays
 from swarm.settings import ServiceSettings
 
 FURTHER_PLACES: Final = 128  # with those of every node fewer than the connections that a host takes
@@ -55,6 +56,7 @@ class RelayService:
             membership=membership,
             has_learner=False,
             further_places=FURTHER_PLACES,
+            relays=Relays.ALWAYS,
         )
         self.host, self.started, self.leave = host, self._participant.started, self._participant.leave
 

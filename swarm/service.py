@@ -29,6 +29,7 @@ from swarm.donors import DONOR_LIST
 from swarm.donors.donor_door import DonorDoor
 from swarm.host import Host, PeerId
 from swarm.participant import Emit, Participant
+from swarm.peers.reaching import Relays
 from swarm.router import Router
 from swarm.settings import ServiceSettings
 from swarm.upkeep import Upkeep
@@ -72,7 +73,7 @@ class SwarmService:
             membership=membership,
             on_banned=self._forget,
             is_donor=lambda peer: self._donors.is_donor(peer),
-            relays=settings.relay,
+            relays=Relays.WHILE_DIALLED if settings.relay else Relays.NEVER,
             router=router,
         )
         self.started, self.leave = participant.started, participant.leave

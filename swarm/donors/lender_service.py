@@ -35,6 +35,7 @@ from swarm.cluster.membership import Membership
 from swarm.donors.donor_door import GONE, PART_BYTES
 from swarm.host import Host, PeerId, Stream
 from swarm.participant import Emit, Participant
+from swarm.peers.reaching import Relays
 from swarm.settings import ServiceSettings
 from swarm.stream_reader import StreamReader, read_frame
 
@@ -81,7 +82,7 @@ class LenderService:
             emit=emit,
             membership=membership,
             has_learner=False,
-            relays=False,
+            relays=Relays.NEVER,
         )
         self.host, self.started, self.leave = host, self._participant.started, self._participant.leave
         self._status = api.LendingStatus(owner)

@@ -50,6 +50,7 @@ from swarm.peers.requested_dials import RequestedDials
 from swarm.peers.swarm_members import QUESTION_SECONDS, SwarmMembers
 
 TICK_SECONDS = 0.5
+LATELY_SECONDS = 0.5
 DIAL_SECONDS = 10.0
 
 
@@ -87,7 +88,8 @@ class Peering:
         self._standing = standing
         self._is_of_use = is_of_use
         self._trial_seconds = trial_seconds
-        self._replaced_at_seconds = -math.inf
+        self._replaced_at_seconds = self._looked_at_seconds = -math.inf
+        self._lately: Sequence[Connection] = ()
         self._config = config or DiscoveryConfig()
         self._further_places = further_places
         self._dialling: set[PeerId] = set()
@@ -208,7 +210,16 @@ class Peering:
         return connections
 
     def _kept_for_certain(self) -> set[PeerId]:
-        return kept_for_certain(self._connections(set(self._host.peers()), anyio.current_time()))
+        return kept_for_certain(self._connections_lately())
+
+    def _connections_lately(self) -> Sequence[Connection]:
+        """Returns the connections of up to ``LATELY_SECONDS`` ago. With hundreds of them the mesh of gossip and peers
+        that ask for addresses would otherwise have them looked at many times a second."""
+        now_seconds = anyio.current_time()
+        if now_seconds - self._looked_at_seconds > LATELY_SECONDS:
+            self._lately = self._connections(set(self._host.peers()), now_seconds)
+            self._looked_at_seconds = now_seconds
+        return self._lately
 
     def _put_off(self, peer: PeerId, now_seconds: float) -> None:
         """Dials a peer that closed the connection at once later, and later each time: it is full."""
@@ -261,7 +272,7 @@ class Peering:
 
     def _recommended(self, members: set[PeerId]) -> list[PeerId]:
         """Returns the members in the order in which a newcomer should dial them, each part spread over networks."""
-        connections = self._connections(set(self._host.peers()), anyio.current_time())
+        connections = [*self._connections_lately()]
         self._random.shuffle(connections)
         parts = [[c for c in part if c.peer in members] for part in recommended(connections)]
         return [peer for part in parts for peer in spread([c.peer for c in part], [c.groups for c in part])]

@@ -2,6 +2,8 @@
 
 A node that peers can dial, or that does not know yet, relays for members of its swarm. One that they cannot dial takes
 places at up to two peers that it dialled itself, renews them at half time, and looks for others when a relay leaves.
+A door relays whatever is reported: who asks it for a place has dialled it, and a few peers that lie, or that were slow
+to dial, would otherwise end the places of all.
 Where its router opens a port for it (``port_opening.py``), peers are asked to dial that.
 """
 
@@ -11,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from enum import Enum, auto
 from typing import Final
 
 import anyio
@@ -41,6 +44,14 @@ TICK_SECONDS: Final = 2.0
 RESERVE_SECONDS: Final = 10.0  # for an answer of a relay
 
 
+class Relays(Enum):
+    """When a participant relays for others."""
+
+    NEVER = auto()
+    WHILE_DIALLED = auto()  # as far as it knows
+    ALWAYS = auto()  # and is reached through no other relay
+
+
 class Reaching:
     """Run ``run()`` beside the host. ``members`` are the connected peers of our swarm, ``is_dialled`` says whether we
     dialled one; ``on_place`` is called when this node has a new address through a relay."""
@@ -52,10 +63,10 @@ class Reaching:
         members: Callable[[], Collection[PeerId]],
         is_dialled: Callable[[PeerId], bool],
         on_place: Callable[[], None] = lambda: None,
-        relays: bool = True,
+        relays: Relays = Relays.WHILE_DIALLED,
         router: Router | None = None,
     ) -> None:
-        """``relays``: whether this node relays for others while it can be dialled. ``router`` may open a port."""
+        """``router`` may open a port."""
         self.failures: Counter[str] = Counter()
         self._host = host
         self._members = members
@@ -124,14 +135,15 @@ class Reaching:
             self._asking.add(peer)
             tasks.start_soon(self._ask, peer)
         verdict = self.reachability()
-        serves = self._relays and not verdict.needs_relay
+        is_door = self._relays is Relays.ALWAYS
+        serves = is_door or (self._relays is Relays.WHILE_DIALLED and not verdict.needs_relay)
         self._host.serve_as_relay(self._admits if serves else None)
         self._say(verdict)
         if self._opening is not None:
             own = [(a.split("/")[2], int(a.split("/")[4])) for a in self._own_addresses() if "/tcp/" in a]
             self._opening.tick(tasks, verdict.reach, private_listening(own))
         self._announce(verdict)
-        if verdict.needs_relay:
+        if verdict.needs_relay and not is_door:
             dialled = [p for p in direct if self._is_dialled(p) and p not in self._asking]
             for relay in relays_to_ask(now_seconds, dialled, self._renew_at, self._refused):
                 if relay not in self._asking:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,8 +14,12 @@ import pytest
 from protocol.connections import connections_field
 from protocol.errors import ConfigurationError
 from protocol.messages import RELAYING
+from protocol.streams.dial_back_messages import DIAL_BACK_PROTOCOL, DialBackAnswer
+from protocol.streams.framing import framed_message
 from swarm import api
 from swarm.announcements.own_heartbeats import LEARNER_SILENT_SECONDS, OwnHeartbeats
+from swarm.host import Stream
+from swarm.peers.reachability import Reach
 from swarm.relay_service import RelayService
 from swarm.settings import ServiceSettings
 from tests.swarm.test_service import Swarm, content, fetch, now_seconds, peer, play, seen, share
@@ -64,6 +68,32 @@ def test_two_nodes_behind_routers_that_know_a_relay_alone_learn_from_each_other_
                 assert (status.reach.reservations, status.connected_peers) == (2, 2)
                 peers = [fields for event, fields in events if event == "peers"]
                 assert (peers[-1]["connected"], peers[-1]["reservations"]) == (2, 2)
+
+    play(story)
+
+
+async def say_that_nobody_can_be_dialled(stream: Stream) -> None:
+    await stream.receive(1000)
+    await stream.send(framed_message(DialBackAnswer(True, "203.0.113.9", ())))
+
+
+def test_a_relay_of_which_peers_say_that_nobody_can_dial_it_relays_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with relay_in(swarm, tmp_path / "relay") as (relay, _):
+            door: Any = relay
+            home = swarm.network.host("home", can_be_dialled=False)
+            async with AsyncExitStack() as stack:
+                for name in ("one", "two", "three"):
+                    liar = await stack.enter_async_context(swarm.member(name, door))
+                    liar.host.handle(DIAL_BACK_PROTOCOL, say_that_nobody_can_be_dialled)
+                member = await stack.enter_async_context(swarm.member("home", door, host=home))
+                await anyio.sleep(60.0)
+                status = await relay.answer(api.AskStatus())
+                assert isinstance(status, api.SwarmStatus)
+                assert (status.reach.reach, status.reach.relays) == (Reach.NOWHERE, ())
+                assert status.reach.serves_as_relay
+                assert door.host.peer_id in member.reaching.status().relays
 
     play(story)
 

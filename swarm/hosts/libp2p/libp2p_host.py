@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any, cast
 
 import anyio
@@ -279,5 +280,6 @@ class Libp2pHost:
             return await find_providers(self._dht, multihash(key), limit=limit)
 
 
+@lru_cache(maxsize=1024)  # base58 in Python takes a while, and every second all connections are looked at
 def _peer_id(peer: PeerId) -> ID:
     return ID.from_string(peer)
