@@ -14,6 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +40,8 @@ from node.checkpoints.checkpoint_files import (
 from node.learner.memory.errors import forget, give_back
 from node.policy.device_faults import detail_of, is_out_of_memory
 from protocol.errors import StorageError
+
+REPLACED: Final = f"{UNFINISHED}replaced-"  # before the name of a whole one, until another of its round is in its place
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,8 +128,7 @@ def read_newest(folder: Path) -> NewestCheckpoint:
     Raises ``ForeignCheckpointError`` for one that may be whole and cannot be read here.
     """
     damaged: list[tuple[Path, str]] = []
-    for leftover in folder.glob(f"{UNFINISHED}*"):
-        _discard(leftover)
+    _tidy(folder)
     for path in reversed(rounds(folder)):
         try:
             return NewestCheckpoint(read(path), path, tuple(damaged))
@@ -148,15 +150,27 @@ def read(path: Path) -> Snapshot:
 
 
 def _put_in_place(unfinished: Path, final: Path) -> None:
-    """Renames ``unfinished`` to ``final``; an existing folder, from a round that is repeated, is moved aside first."""
+    """Renames ``unfinished`` to ``final``; an existing folder, from a round that is repeated, is moved aside first, and
+    put back by ``_tidy`` where a crash comes in between."""
     if final.exists():
-        aside = final.with_name(f"{UNFINISHED}replaced-{final.name}")
+        aside = final.with_name(f"{REPLACED}{final.name}")
         _discard(aside)
         final.rename(aside)
         unfinished.rename(final)
         _discard(aside)
     else:
         unfinished.rename(final)
+
+
+def _tidy(folder: Path) -> None:
+    """Removes what a crash left unfinished."""
+    for replaced in folder.glob(f"{REPLACED}*"):
+        with suppress(OSError):
+            final = folder / replaced.name.removeprefix(REPLACED)
+            if not final.exists():
+                replaced.rename(final)
+    for leftover in folder.glob(f"{UNFINISHED}*"):
+        _discard(leftover)
 
 
 def _delete_old(folder: Path, keep: int) -> None:

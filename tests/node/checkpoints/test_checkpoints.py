@@ -130,6 +130,30 @@ def test_crash_while_writing_leaves_the_one_before_and_no_litter(tmp_path: Path,
     assert round_names(tmp_path) == ["round-000001"]
 
 
+def test_crash_while_a_round_is_written_again_leaves_its_first_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
+    write(tmp_path, snapshot(1), keep=2)
+    before = (tmp_path / "round-000001" / "state.json").read_bytes()
+    renamed, rename = list[Path](), Path.rename
+
+    class PowerCutError(BaseException):
+        pass
+
+    def rename_once(path: Path, to: Path) -> None:
+        if renamed:
+            raise PowerCutError
+        renamed.append(path)
+        rename(path, to)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", rename_once)
+        with pytest.raises(PowerCutError):
+            write(tmp_path, snapshot(1), keep=2)
+    assert [path.name for path in renamed] == ["round-000001"]
+    assert read_newest(tmp_path).snapshot is not None
+    assert (tmp_path / "round-000001" / "state.json").read_bytes() == before
+    assert round_names(tmp_path) == ["round-000001"]
+
+
 @pytest.mark.parametrize("failing", ["save_file", "flush", "_put_in_place"])
 def test_disk_without_space_is_an_error_that_leaves_the_one_before(
     tmp_path: Path, monkeypatch: Any, failing: str
