@@ -34,7 +34,7 @@ ROUND_SECONDS: Final = 20.0
 HEARTBEAT_SECONDS: Final = 10.0  # twice the default: all nodes share a few cores
 POLL_SECONDS: Final = 1.0
 DOOR_SECONDS: Final = 120.0  # for a relay to listen
-STARLING: Final = (sys.executable, "-m", "scripts.chaos.starling_with_clock")
+STARLING: Final = (sys.executable, "-m", "scripts.chaos.starling_under_conditions")
 MB: Final = 1e6
 
 

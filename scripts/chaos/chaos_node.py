@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Final, NamedTuple
 
 from scripts import REPOSITORY
-from scripts.chaos import clock, marked_processes
+from scripts.chaos import conditions, marked_processes
 from scripts.chaos.places import FILLER, NodePlace
 from scripts.chaos.stub_learner import CHECKPOINT, ROUND_SECONDS_VARIABLE, WRONG_GROUP, saved_round
 
@@ -67,7 +67,7 @@ class ChaosNode:
         self._restart_at: float | None = 0.0
         self._command = place.command(
             [
-                sys.executable, "-P", "-m", "scripts.chaos.starling_with_clock", "up", "--home", str(place.home),
+                sys.executable, "-P", "-m", "scripts.chaos.starling_under_conditions", "up", "--home", str(place.home),
                 "--listen", place.multiaddr, "--json", "--until-input-ends", "--name", f"n{place.number}",
                 "--set", f"swarm.store_bytes={STORE_BYTES}", "--set", f"swarm.heartbeat_seconds={HEARTBEAT_SECONDS:g}",
                 *(f"--peer={peer}" for peer in peers),
@@ -77,7 +77,7 @@ class ChaosNode:
             {
                 marked_processes.MARK: mark,
                 marked_processes.NODE: str(place.number),
-                clock.VARIABLE: str(place.clock),
+                conditions.VARIABLE: str(place.conditions),
                 ROUND_SECONDS_VARIABLE: str(round_seconds),
             }
         )

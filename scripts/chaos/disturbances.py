@@ -20,14 +20,16 @@ class Kind(StrEnum):
     STOP_SWARM = "stop swarm"
     STOP_SUPERVISOR = "stop supervisor"
     FULL_DISK = "full disk"
+    SLOW_DISK = "slow disk"
     CLOCK = "clock jump"
     SLOW = "slow link"
+    DOWN = "interface down"
     CUT_OFF = "node cut off"
     PARTITION = "partition"
 
 
 KILLS: Final = frozenset({Kind.KILL_LEARNER, Kind.KILL_SWARM, Kind.KILL_SUPERVISOR})
-NEED_NAMESPACES: Final = frozenset({Kind.SLOW, Kind.CUT_OFF, Kind.PARTITION})
+NEED_NAMESPACES: Final = frozenset({Kind.SLOW, Kind.DOWN, Kind.CUT_OFF, Kind.PARTITION})
 WEIGHTS: Final[Mapping[Kind, float]] = {
     Kind.KILL_LEARNER: 3,
     Kind.KILL_SWARM: 3,
@@ -36,8 +38,10 @@ WEIGHTS: Final[Mapping[Kind, float]] = {
     Kind.STOP_SWARM: 2,
     Kind.STOP_SUPERVISOR: 2,
     Kind.FULL_DISK: 3,
+    Kind.SLOW_DISK: 2,
     Kind.CLOCK: 2,
     Kind.SLOW: 2,
+    Kind.DOWN: 2,
     Kind.CUT_OFF: 2,
     Kind.PARTITION: 0.5,
 }
@@ -46,13 +50,21 @@ HELD_SECONDS: Final[Mapping[Kind, tuple[float, float]]] = {  # least and most; a
     Kind.STOP_SWARM: (2, 45),
     Kind.STOP_SUPERVISOR: (2, 30),
     Kind.FULL_DISK: (30, 75),
+    Kind.SLOW_DISK: (10, 60),
     Kind.CLOCK: (10, 60),
     Kind.SLOW: (10, 60),
+    Kind.DOWN: (5, 60),
     Kind.CUT_OFF: (5, 60),
     Kind.PARTITION: (10, 45),
 }
 CLOCK_SECONDS: Final = (-86400.0, -3600.0, -600.0, -30.0, 30.0, 600.0, 3600.0, 86400.0)
 SLOW_MEGABITS: Final = (0.1, 0.5, 2.0)
+SLOW_DISK_SECONDS: Final = (0.05, 0.3, 1.0)
+AMOUNTS: Final[Mapping[Kind, tuple[float, ...]]] = {
+    Kind.CLOCK: CLOCK_SECONDS,
+    Kind.SLOW: SLOW_MEGABITS,
+    Kind.SLOW_DISK: SLOW_DISK_SECONDS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +73,7 @@ class Disturbance:
     until_seconds: float
     kind: Kind
     nodes: tuple[int, ...]  # of a partition, those on one side
-    amount: float = 0.0  # of a clock: seconds; of a slow link: megabits a second
+    amount: float = 0.0  # of a clock and a disk: seconds; of a slow link: megabits a second
 
     def __str__(self) -> str:
         amount = f" {self.amount:g}" if self.amount else ""
@@ -88,7 +100,7 @@ def drawn(
     while at < seconds:
         kind = random.choices(kinds, weights)[0]
         until = at + random.uniform(*HELD_SECONDS.get(kind, (0.0, 0.0)))
-        amount = random.choice({Kind.CLOCK: CLOCK_SECONDS, Kind.SLOW: SLOW_MEGABITS}.get(kind, (0.0,)))
+        amount = random.choice(AMOUNTS.get(kind, (0.0,)))
         if kind is Kind.PARTITION:
             hit = tuple(sorted(random.sample(range(nodes), random.randint(1, max(1, nodes // 2)))))
             places = [(Kind.PARTITION, -1)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scripts.bench.common.slow_network import APART, TOGETHER
-from scripts.chaos import clock, marked_processes
+from scripts.chaos import conditions, marked_processes
 from scripts.chaos.chaos_node import ChaosNode, Incarnation
 from scripts.chaos.disturbances import Disturbance, Kind
 from scripts.chaos.marked_processes import LEARNER, SUPERVISOR, SWARM, Identity
@@ -58,10 +58,15 @@ class Disturbing:
             node.place.fill_disk()
             self._expect(node, "disk")
         elif what.kind is Kind.CLOCK:
-            clock.set_offset(node.place.clock, what.amount)
+            conditions.set_clock(node.place.conditions, what.amount)
+        elif what.kind is Kind.SLOW_DISK:
+            conditions.set_disk(node.place.conditions, what.amount)
         elif what.kind is Kind.SLOW:
             assert node.place.peer is not None
             node.place.peer.set_rate(what.amount)
+        elif what.kind is Kind.DOWN:
+            assert node.place.peer is not None
+            node.place.peer.set_up(False)
         (self.done if done else self.missed)[what.kind] += 1
         self._say(f"{what}{'' if done else ': no such process now'}")
         if done and what.until_seconds > what.at_seconds:
@@ -84,10 +89,15 @@ class Disturbing:
             elif what.kind is Kind.FULL_DISK:
                 node.place.empty_disk()
             elif what.kind is Kind.CLOCK:
-                clock.set_offset(node.place.clock, 0.0)
+                conditions.set_clock(node.place.conditions, 0.0)
+            elif what.kind is Kind.SLOW_DISK:
+                conditions.set_disk(node.place.conditions, 0.0)
             elif what.kind is Kind.SLOW:
                 assert node.place.peer is not None
                 node.place.peer.set_rate(FULL_SPEED_MEGABITS)
+            elif what.kind is Kind.DOWN:
+                assert node.place.peer is not None
+                node.place.peer.set_up(True)
             self._plug(what)
 
     def not_told(self) -> tuple[int, list[str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from scripts.bench.common.slow_network import NoSlowNetworkError, SlowPeer, slow_network
-from scripts.chaos import clock
+from scripts.chaos import conditions
 
 PORT: Final = 4001
 FULL_SPEED_MEGABITS: Final = 1000.0
@@ -28,7 +28,7 @@ class NodePlace:
 
     number: int
     home: Path
-    clock: Path
+    conditions: Path
     address: str
     port: int
     peer: SlowPeer | None  # None: on loopback
@@ -71,12 +71,13 @@ def places(count: int, root: Path) -> Iterator[tuple[list[NodePlace], list[str]]
         ports = [PORT] * count if peers[0] is not None else _free_ports(count)
         found = []
         for number, (peer, port) in enumerate(zip(peers, ports, strict=True)):
-            home, offset = root / f"n{number}", root / f"n{number}.clock"
+            home = root / f"n{number}"
+            set_by = home.with_suffix(conditions.SUFFIX)
             home.mkdir(mode=0o700)
-            clock.set_offset(offset, 0.0)
+            conditions.prepare(set_by)
             small = number % SMALL_DISK_EVERY == 0 and _mounted(home, stack, missing)
             address = peer.address if peer is not None else "127.0.0.1"
-            found.append(NodePlace(number, home, offset, address, port, peer, small))
+            found.append(NodePlace(number, home, set_by, address, port, peer, small))
         yield found, missing
 
 

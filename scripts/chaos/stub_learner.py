@@ -5,12 +5,12 @@ the order of ``node/checkpoints/checkpoints.py``: under a temporary name, flushe
 then it is reported.
 """
 
-# ruff: noqa: E402  the clock is replaced before anything keeps a reference to it
+# ruff: noqa: E402  functions are replaced before anything keeps a reference to them
 from __future__ import annotations
 
-from scripts.chaos import clock
+from scripts.chaos import conditions
 
-clock.install()
+conditions.install()
 
 import hashlib
 import json

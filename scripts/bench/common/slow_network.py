@@ -51,6 +51,10 @@ class SlowPeer:
         """Leaves the peer with its address and no way out, until it joins a segment again."""
         run_tool("ip", "-n", self.bridge, "link", "set", self.port, "nomaster")
 
+    def set_up(self, up: bool) -> None:
+        """Takes the peer's interface down, as where a card or a driver is restarted, or up again; addresses stay."""
+        run_tool("ip", "-n", self.namespace, "link", "set", "eth0", "up" if up else "down")
+
     @property
     def _ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
         return (self.namespace, "eth0"), (self.bridge, self.port)
