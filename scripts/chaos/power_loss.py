@@ -32,6 +32,7 @@ from typing import Final, NoReturn
 
 import torch
 
+from node.checkpoints import checkpoints
 from node.checkpoints.checkpoints import Snapshot, read_newest, write
 from protocol.errors import StarlingError
 from protocol.identity import NodeKey
@@ -157,7 +158,12 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=200, help="losses of power on each file system (default 200)")
     parser.add_argument("--filesystems", nargs="+", choices=list(MAKERS), help="default: those that can be made here")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--without-flushing", action="store_true", help="to see what is lost where checkpoints are not flushed"
+    )
     flags = parser.parse_args()
+    if flags.without_flushing:
+        setattr(checkpoints, "flush", lambda path: None)  # noqa: B010  no name that the module exports
     there = [name for name, (command, *_) in MAKERS.items() if shutil.which(command[0])]
     random, anything = Random(flags.seed), False
     for filesystem in flags.filesystems or there:
