@@ -41,6 +41,7 @@ from scripts.bench.common.processes import child, line_of
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.private_cluster_machines import inside_namespaces
 from swarm.hosts.choosing import host_for
+from swarm.hosts.libp2p.relaying.relay_book import RESERVATIONS
 from swarm.hosts.unwrapping import unwrapped
 from swarm.participant import Participant
 from swarm.peers.reaching import Relays
@@ -262,6 +263,8 @@ def main() -> None:
         os.nice(10)
         anyio.run(work, backend="trio")
         return
+    if not 0 < options.peers <= RESERVATIONS:
+        parser.error(f"a relay has 1 to {RESERVATIONS} places")
     inside_namespaces("scripts.bench.relay_places")
     figures = measured(options.peers, options.minutes)
     report(f"a relay with {options.peers} places", figures, as_json=options.json)
