@@ -163,14 +163,14 @@ def _put_in_place(unfinished: Path, final: Path) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    """Removes what a crash left unfinished."""
-    for replaced in folder.glob(f"{REPLACED}*"):
-        with suppress(OSError):
-            final = folder / replaced.name.removeprefix(REPLACED)
-            if not final.exists():
-                replaced.rename(final)
+    """Puts back what a crash left without another in its place, and removes what it left unfinished."""
     for leftover in folder.glob(f"{UNFINISHED}*"):
-        _discard(leftover)
+        final = folder / leftover.name.removeprefix(REPLACED)
+        if leftover.name.startswith(REPLACED) and not final.exists():
+            with suppress(OSError):  # as in ``_discard``
+                leftover.rename(final)
+        else:
+            _discard(leftover)
 
 
 def _delete_old(folder: Path, keep: int) -> None:

@@ -30,7 +30,7 @@ import anyio
 import anyio.to_thread
 
 from protocol.identity import NodeKey
-from scripts.bench.common.processes import busy_processes, child, line_of
+from scripts.bench.common.processes import busy_processes, child, line_of, tell
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from swarm.host import GossipVerdict, Host, PeerId
 from swarm.hosts.choosing import host_for
@@ -117,12 +117,6 @@ async def cut(host: Host, every_seconds: float, random: Random) -> None:
         await anyio.sleep(random.uniform(0.5, 1.5) * every_seconds)
         if peers := sorted(host.peers()):
             await host.disconnect(random.choice(peers))
-
-
-def tell(worker: Popen[str], **fields: object) -> None:
-    assert worker.stdin is not None
-    worker.stdin.write(json.dumps(fields) + "\n")
-    worker.stdin.flush()
 
 
 def answer(worker: Popen[str]) -> dict[str, Any]:

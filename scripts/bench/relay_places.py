@@ -37,7 +37,7 @@ import numpy as np
 
 from protocol.identity import NodeKey
 from scripts.bench.common.process_usage import cpu_seconds, process_memory
-from scripts.bench.common.processes import child, line_of
+from scripts.bench.common.processes import child, line_of, tell
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.private_cluster_machines import inside_namespaces
 from swarm.hosts.choosing import host_for
@@ -210,9 +210,7 @@ def measured(peers: int, minutes: float) -> list[Figure]:
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="starling-relay-")))
         relay = stack.enter_context(child("node.relay.relay_process", "--json"))
-        assert relay.stdin is not None
-        relay.stdin.write(msgspec.json.encode(settings_of(home, RELAY)).decode() + "\n")
-        relay.stdin.flush()
+        tell(relay, **msgspec.to_builtins(settings_of(home, RELAY)))
         ready = json.loads(line_of(relay))
         events = Told(ready)
         events.follow(relay)
@@ -221,10 +219,8 @@ def measured(peers: int, minutes: float) -> list[Figure]:
         workers = []
         for first in range(1, peers + 1, PER_PROCESS):
             worker = stack.enter_context(child("scripts.bench.relay_places", "--worker"))
-            assert worker.stdin is not None
             numbers = list(range(first, min(first + PER_PROCESS, peers + 1)))
-            worker.stdin.write(json.dumps({"numbers": numbers, "relay": ready["addresses"][0]}) + "\n")
-            worker.stdin.flush()
+            tell(worker, numbers=numbers, relay=ready["addresses"][0])
             workers.append(Told())
             workers[-1].follow(worker)
         measurement = Measurement(relay, workers)

@@ -50,7 +50,6 @@ from swarm.peers.requested_dials import RequestedDials
 from swarm.peers.swarm_members import QUESTION_SECONDS, SwarmMembers
 
 TICK_SECONDS = 0.5
-LATELY_SECONDS = 0.5
 DIAL_SECONDS = 10.0
 
 
@@ -88,7 +87,8 @@ class Peering:
         self._standing = standing
         self._is_of_use = is_of_use
         self._trial_seconds = trial_seconds
-        self._replaced_at_seconds = self._looked_at_seconds = -math.inf
+        self._replaced_at_seconds = -math.inf
+        # Of the latest tick. The mesh of gossip and peers that ask for addresses want them many times a second.
         self._lately: Sequence[Connection] = ()
         self._config = config or DiscoveryConfig()
         self._further_places = further_places
@@ -144,7 +144,7 @@ class Peering:
         for peer in self._members.observe(connected, now_seconds):
             self._dialling.add(peer)
             tasks.start_soon(self._members.meet, peer)
-        connections = self._connections(connected, now_seconds)
+        connections = self._lately = self._connections(connected, now_seconds)
         for dial in self._next_dials(connections, now_seconds):
             self._dialling.add(Candidate(dial.address, AddressSource.PEER).peer)
             tasks.start_soon(self._dial, dial.address)
@@ -210,16 +210,7 @@ class Peering:
         return connections
 
     def _kept_for_certain(self) -> set[PeerId]:
-        return kept_for_certain(self._connections_lately())
-
-    def _connections_lately(self) -> Sequence[Connection]:
-        """Returns the connections of up to ``LATELY_SECONDS`` ago. With hundreds of them the mesh of gossip and peers
-        that ask for addresses would otherwise have them looked at many times a second."""
-        now_seconds = anyio.current_time()
-        if now_seconds - self._looked_at_seconds > LATELY_SECONDS:
-            self._lately = self._connections(set(self._host.peers()), now_seconds)
-            self._looked_at_seconds = now_seconds
-        return self._lately
+        return kept_for_certain(self._lately)
 
     def _put_off(self, peer: PeerId, now_seconds: float) -> None:
         """Dials a peer that closed the connection at once later, and later each time: it is full."""
@@ -272,7 +263,7 @@ class Peering:
 
     def _recommended(self, members: set[PeerId]) -> list[PeerId]:
         """Returns the members in the order in which a newcomer should dial them, each part spread over networks."""
-        connections = [*self._connections_lately()]
+        connections = [*self._lately]
         self._random.shuffle(connections)
         parts = [[c for c in part if c.peer in members] for part in recommended(connections)]
         return [peer for part in parts for peer in spread([c.peer for c in part], [c.groups for c in part])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -63,6 +64,13 @@ def line_of(process: subprocess.Popen[str]) -> str:
     """Returns the next line that ``child`` prints."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
+
+
+def tell(process: subprocess.Popen[str], **fields: object) -> None:
+    """Writes one line of JSON to the standard input of ``child``."""
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(fields) + "\n")
+    process.stdin.flush()
 
 
 @contextmanager
