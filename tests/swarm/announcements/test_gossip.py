@@ -8,6 +8,7 @@ from random import Random
 
 import anyio
 import msgspec
+import numpy as np
 import pytest
 from trio.testing import MockClock
 
@@ -272,20 +273,27 @@ def test_adverts_are_split_to_fit_an_announcement_and_lose_no_group() -> None:
     key = NodeKey(bytes([2]) * 32)
     for part in parts:
         raw = wire.seal(key, swarm_id=SWARM, sequence=2**60, time_seconds=NOW, body=part)
-        assert wire.open_announcement(raw, swarm_id=SWARM, now_seconds=NOW).body == part
+        arrived = wire.open_announcement(raw, swarm_id=SWARM, now_seconds=NOW).body
+        assert isinstance(arrived, RolloutAdvert)
+        assert arrived.groups == tuple(many[: len(part.groups)])
+        many = many[len(part.groups) :]
+    assert many == []
     assert split_adverts(bytes(16), bytes(16), 3, []) == []
 
 
-def test_whole_rewards_travel_in_one_byte_and_arrive_as_the_same_floats() -> None:
-    rewards = (0.0, 1.0, -3.0, 0.5, 1000.0)
-    group = msgspec.structs.replace(advert(1, completions=5), rewards=rewards)
+def test_numbers_of_an_advert_travel_in_one_byte_or_five_and_arrive_as_floats() -> None:
+    rewards, mean_logps = (0.0, 1.0, -3.0, float(np.float32(0.3)), 1000.0), (0.0, -1.0, -0.1, -1e-9, -9999.9)
+    group = msgspec.structs.replace(advert(1, completions=5), rewards=rewards, mean_logps=mean_logps)
     (part,) = split_adverts(bytes(16), bytes(16), 3, [group])
     raw = wire.seal(NodeKey(bytes([2]) * 32), swarm_id=SWARM, sequence=1, time_seconds=NOW, body=part)
     arrived = wire.open_announcement(raw, swarm_id=SWARM, now_seconds=NOW).body
     assert isinstance(arrived, RolloutAdvert)
-    assert arrived.groups[0] == group
-    assert all(type(reward) is float for reward in arrived.groups[0].rewards)
-    assert len(msgspec.msgpack.encode(part.groups[0])) <= len(msgspec.msgpack.encode(group)) - 30
+    (found,) = arrived.groups
+    assert found.rewards == rewards
+    assert found.mean_logps == tuple(float(np.float32(logp)) for logp in mean_logps)
+    assert all(type(number) is float for number in found.rewards + found.mean_logps)
+    saved = len(msgspec.msgpack.encode(group)) - len(msgspec.msgpack.encode(part.groups[0]))
+    assert saved >= 8 * 6 + 4 * 4 - 4  # six whole numbers, of which -3 and 1000 take one and two bytes, and four others
 
 
 def test_gossip_crosses_a_lossless_network_to_everybody_once_despite_duplicates() -> None:

@@ -12,6 +12,7 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX
 
 from swarm.host import GossipVerdict, PeerId
+from swarm.hosts.libp2p.gossipsub.messages import is_signed
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 
 TOPIC = "test"
@@ -124,6 +125,20 @@ def test_messages_that_wait_for_a_peer_leave_in_few_writes(tell_on_sockets) -> N
             )
         await world.eventually(lambda: len(heard) == len(messages))
         assert heard == messages and len(writes) < 10
+
+    tell_on_sockets(story)
+
+
+def test_a_published_message_says_its_key_once_in_the_peer_id(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        publisher, listener = await world.start(tasks, 2)
+        assert isinstance(publisher, Libp2pHost)
+        for host in (publisher, listener):
+            await host.subscribe(TOPIC, accept, lambda peer, message: None)
+        await publisher.connect(listener.addresses()[0], deadline_seconds=10)
+        await publisher.publish(TOPIC, b"news")
+        (message,) = publisher._pubsub.mesh.mcache.recent(TOPIC)
+        assert not message.key and is_signed(message)
 
     tell_on_sockets(story)
 

@@ -269,6 +269,7 @@ class VerdictPubsub(Pubsub):
         if self.seen_messages.has(key):
             return
         if is_ours:
+            msg.ClearField("key")  # it is in the peer id, as every Ed25519 key; the signature does not cover it
             self.seen_messages.add(key)
         elif not self._judge(msg_forwarder, topics[0], msg, key):
             return
