@@ -18,7 +18,8 @@ of all queries and of all keys. Each row is a tensor that the backward pass of t
 and besides, per column that a row attends to (its prompt's and its own), keys and values, 2 k w, and for all rows of
 the pass together one mask of tokens × columns. A prompt's keys and values are kept once. On CUDA attention under a
 mask, which is that of completions, repeats keys and values for each query head: 2 q w. So it is counted, although
-kernels by lengths keep neither copies nor mask: whether a card takes them is known in the learner alone.
+kernels by lengths keep neither copies nor mask, and that of the gate no act(gate): whether a card takes them is known
+in the learner alone.
 
 With recomputation a layer keeps what enters it, h w, and its keys and values, 2 k w; the rest is there for one layer
 and one chunk at a time. ``tests/node/fit/test_activations.py`` compares with what autograd saves.

@@ -30,6 +30,7 @@ from node.kernels.training.row_lengths import RowLengths
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.network.attention import attends_by_lengths, use_grouped_attention
+from node.learner.objective.network.gates import use_one_call_gates
 from node.learner.objective.network.norms import use_one_call_norms
 from node.learner.objective.network.prompt_cache import PassCache, PromptRows
 from node.learner.objective.network.recomputation import recomputed_layers
@@ -72,6 +73,7 @@ def use_one_call_layers(model: PreTrainedModel, device: torch.device) -> None:
     if device.type == "cuda":
         use_one_call_norms(model)
     use_one_call_rotation(model, device)
+    use_one_call_gates(model, device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from scripts.bench.gpu.beside import beside
 from scripts.bench.gpu.decoding import decoding
 from scripts.bench.gpu.drawing import drawing
 from scripts.bench.gpu.engine import engine
+from scripts.bench.gpu.gate import gate
 from scripts.bench.gpu.head import head
 from scripts.bench.gpu.learner import LEARNERS, learner_round
 from scripts.bench.gpu.lengths import lengths
@@ -41,6 +42,7 @@ SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
         "diffs": Section(weight_diffs, 40),
         "decoding": Section(decoding, 45),
         "lengths": Section(lengths, 40),
+        "gate": Section(gate, 30),
         "drawing": Section(drawing, 40),
         "head": Section(head, 50),
         "engine": Section(engine, 60),

@@ -86,6 +86,7 @@ def compile_for(number: int, name: str) -> None:
         launch_head(every)
         launch_decoding(dtype)
         launch_rotation(dtype)
+        launch_gate(dtype)
         if name != "sm_75":  # for which Triton has no products of tensor cores: passes have torch's attention there
             launch_by_lengths(dtype, every)
 
@@ -231,6 +232,13 @@ def launch_rotation(dtype: torch.dtype) -> None:
         angles = torch.zeros(1, 4, size, dtype=dtype)
         for back in (False, True):
             both_rotated(heads[0], heads[1], angles, angles, back=back)
+
+
+def launch_gate(dtype: torch.dtype) -> None:
+    from node.kernels.training.triton_gate import gate_slopes
+
+    products = torch.zeros(256, 4864, dtype=dtype)
+    gate_slopes(products, products, products)
 
 
 def launch_by_lengths(dtype: torch.dtype, every: bool) -> None:

@@ -72,25 +72,25 @@ REASONS: Final[Mapping[str, str]] = MappingProxyType(
 # measured how far their steps moved the policy, which takes 123 launches and 2 waits; later it is of one in 32.
 RECORD: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {
-        "round": (1540, 170),
+        "round": (1500, 170),
         "decode, own prompts": (16 * STEPS, 0),
         "decode, shared prompts": (16 * STEPS, 0),
         "decode, adapter beside": (27 * STEPS, 0),
-        "step": (886, 3),
-        "step, head in blocks": (909, 3),
-        "step, recomputed": (1316, 3),
-        "step, adapter": (1382, 3),
-        "step, KL": (1152, 4),
-        "step, moments on the host": (786, 53),
-        "step, 8 bits": (886, 3),
-        "step, attention by lengths": (824, 3),
+        "step": (832, 3),
+        "step, head in blocks": (855, 3),
+        "step, recomputed": (1236, 3),
+        "step, adapter": (1328, 3),
+        "step, KL": (1092, 4),
+        "step, moments on the host": (732, 53),
+        "step, 8 bits": (832, 3),
+        "step, attention by lengths": (605, 3),
         "4 bits": (7, 0),
         "averaging, dense": (100, 100),
         "averaging, sparse": (125, 125),
         "diff": (1, 150),
         "diff, on the device": (27, 9),
         "sparse update, on the device": (27, 9),
-        "undo": (1874, 156),
+        "undo": (1766, 156),
     }
 )
 BOTH: Final = pytest.mark.parametrize("kind", ["cuda", "mps"])
