@@ -5,10 +5,13 @@ is torch's BLAS, begins a product in a few microseconds and reads the weights as
 products of 8 to 128 rows take a third to nine tenths of oneDNN's time. On those of other vendors MKL may leave the
 widest vectors unused, a factor of two, and oneDNN does not; it also applies the following operation while the result
 is in registers. The choice follows from the processor alone, so that equal inputs give equal bits run after run.
+
+Products of bfloat16 with a float32 result are those of tensor cores, where the device's library has them.
 """
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections.abc import Callable
 from functools import cache
@@ -19,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+log: Final = logging.getLogger(__name__)
 # Name in a model's configuration → (torch function, oneDNN's name, oneDNN's variant).
 ACTIVATIONS: Final[dict[str, tuple[Callable[[Tensor], Tensor], str, str]]] = {
     "silu": (functional.silu, "swish", ""),
@@ -73,6 +77,24 @@ class OneDnnProducts:
 
     def plus(self, x: Tensor, weight: Tensor, bias: Tensor | None, other: Tensor) -> Tensor:
         return self._binary(x, other, weight, bias, "add")
+
+
+def float32_product(a: Tensor, b: Tensor) -> Tensor:
+    """Returns a · b (n, m) float32 for bf16 (n, k) and (k, m): exact products, summed in float32."""
+    if a.device.type == "cuda" and has_float32_results(a.device):
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return a.float() @ b.float()
+
+
+@cache
+def has_float32_results(device: torch.device) -> bool:
+    """Returns whether the library of a CUDA device multiplies bf16 to float32: cuBLAS does, ROCm's may refuse."""
+    one = torch.ones(16, 16, dtype=torch.bfloat16, device=device)
+    try:
+        return bool((torch.mm(one, one, out_dtype=torch.float32) == 16).all())
+    except RuntimeError as error:
+        log.info("products of bfloat16 with float32 results are computed in float32, slower: %s", error)
+        return False
 
 
 def products_for(device: torch.device, dtype: torch.dtype) -> Products:

@@ -20,9 +20,7 @@ entropy (arXiv 2411.09009), would save at most 1.2 µs and would have to reach t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 
 import torch
@@ -32,8 +30,8 @@ from torch.autograd.function import once_differentiable
 from node.kernels.dispatch import is_for_triton
 from node.kernels.head.blocks import block_shape_for
 from node.kernels.head.slopes import Slopes
+from node.kernels.products import float32_product
 
-log = logging.getLogger(__name__)
 # (running (3, n), products (n, v), bias (v,) or None, 1 / T) → exp(z − new peak) (n, v) bf16, decay (n, 1)
 Fold = Callable[[Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor]]
 # (products (n, v), bias, first word of the block, 1 / T, slopes) → ∂/∂(z T) (n, v) bf16
@@ -112,24 +110,6 @@ class Bf16Logps(torch.autograd.Function):
             None,
             None,
         )
-
-
-def float32_product(a: Tensor, b: Tensor) -> Tensor:
-    """Returns a · b (n, m) float32 for bf16 (n, k) and (k, m): exact products, summed in float32."""
-    return torch.mm(a, b, out_dtype=torch.float32) if _mixes_formats(a.device) else a.float() @ b.float()
-
-
-@cache
-def _mixes_formats(device: torch.device) -> bool:
-    """Returns whether the device's library multiplies bf16 to a float32 result: cuBLAS does, ROCm's may refuse."""
-    if device.type != "cuda":
-        return False
-    one = torch.ones(16, 16, dtype=torch.bfloat16, device=device)
-    try:
-        return bool((torch.mm(one, one, out_dtype=torch.float32) == 16).all())
-    except RuntimeError as error:
-        log.info("products of the head are computed in float32, slower: %s", error)
-        return False
 
 
 def _between_products(device: torch.device) -> tuple[Fold, SlopeOf]:

@@ -32,7 +32,7 @@ def limits(bench: Bench) -> None:
 
 def _float32_sums(bench: Bench) -> None:
     """The product that the head relies on: bf16 operands, float32 result."""
-    from node.kernels.head.bf16_logps import float32_product
+    from node.kernels.products import float32_product
 
     a, b = (torch.randn(300, 200, device=bench.device).bfloat16() for _ in range(2))
     error = largest_difference(float32_product(a, b.T), a.double() @ b.double().T)

@@ -222,22 +222,3 @@ def test_rows_after_the_vocabulary_count_for_nothing(words: int) -> None:
         head.gradients(outputs, "logps and entropies"), cut.gradients(expected, "logps and entropies"), strict=True
     ):
         assert torch.equal(got, wanted), "the rest has the gradient zero"
-
-
-def test_a_library_that_refuses_float32_results_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ROCm's may; CPU tensors stand for the card's."""
-    asked: list[object] = []
-    ones = torch.ones
-
-    def refusing(a: torch.Tensor, b: torch.Tensor, **options: object) -> torch.Tensor:
-        asked.append(options["out_dtype"])
-        raise RuntimeError("HIPBLAS_STATUS_NOT_SUPPORTED")
-
-    monkeypatch.setattr(torch, "mm", refusing)
-    monkeypatch.setattr(torch, "ones", lambda *shape, device, dtype: ones(*shape, dtype=dtype))
-    bf16_logps._mixes_formats.cache_clear()
-    try:
-        assert [bf16_logps._mixes_formats(torch.device("cuda", 0)) for _ in range(3)] == [False] * 3
-        assert asked == [torch.float32]
-    finally:
-        bf16_logps._mixes_formats.cache_clear()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from node.kernels.products import OneDnnProducts, TorchProducts, is_intel, products_for
+from node.kernels.products import OneDnnProducts, TorchProducts, has_float32_results, is_intel, products_for
 
 
 @pytest.mark.parametrize(("vendor", "expected"), [("GenuineIntel", True), ("AuthenticAMD", False)])
@@ -30,3 +30,22 @@ def test_products_are_torchs_wherever_onednn_would_not_be_faster(monkeypatch: py
         kinds[intel] = type(products_for(cpu, torch.float32))
     assert kinds == {True: TorchProducts, False: OneDnnProducts}
     assert isinstance(products_for(cpu, torch.bfloat16), TorchProducts)
+
+
+def test_a_library_that_refuses_float32_results_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ROCm's may; CPU tensors stand for the card's."""
+    asked: list[object] = []
+    ones = torch.ones
+
+    def refusing(a: torch.Tensor, b: torch.Tensor, **options: object) -> torch.Tensor:
+        asked.append(options["out_dtype"])
+        raise RuntimeError("HIPBLAS_STATUS_NOT_SUPPORTED")
+
+    monkeypatch.setattr(torch, "mm", refusing)
+    monkeypatch.setattr(torch, "ones", lambda *shape, device, dtype: ones(*shape, dtype=dtype))
+    has_float32_results.cache_clear()
+    try:
+        assert [has_float32_results(torch.device("cuda", 0)) for _ in range(3)] == [False] * 3
+        assert asked == [torch.float32]
+    finally:
+        has_float32_results.cache_clear()
