@@ -48,6 +48,17 @@ def weights_of(parameter: torch.nn.Parameter) -> int:
     return parameter.numel() if state is None else int(state.shape.numel())
 
 
+def unpacked(weight: torch.Tensor) -> torch.Tensor:
+    """Returns a weight in 4 bits as the matrix that it stands for; any other as it is."""
+    state = getattr(weight, _SCALES, None)
+    if state is None:
+        return weight
+    from bitsandbytes.functional import dequantize_4bit
+
+    matrix: torch.Tensor = dequantize_4bit(weight.data, state)
+    return matrix
+
+
 def quantization_states(model: torch.nn.Module) -> Iterator[Any]:
     """Yields the scales of all weights in 4 bits, which never change. The layers hold them beside their weights."""
     for parameter in model.parameters():

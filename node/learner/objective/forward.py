@@ -29,6 +29,7 @@ from node.kernels.linear_logp import linear_logps
 from node.kernels.training.row_lengths import RowLengths
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
+from node.learner.objective.network.adapters import use_one_call_adapters
 from node.learner.objective.network.attention import attends_by_lengths, use_grouped_attention
 from node.learner.objective.network.gates import use_one_call_gates
 from node.learner.objective.network.norms import use_one_call_norms
@@ -74,6 +75,7 @@ def use_one_call_layers(model: PreTrainedModel, device: torch.device) -> None:
         use_one_call_norms(model)
     use_one_call_rotation(model, device)
     use_one_call_gates(model, device)
+    use_one_call_adapters(model, device)
 
 
 @dataclass(frozen=True, slots=True)

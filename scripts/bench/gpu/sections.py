@@ -8,6 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
+from scripts.bench.gpu.adapter import adapter
 from scripts.bench.gpu.bench import Bench
 from scripts.bench.gpu.beside import beside
 from scripts.bench.gpu.decoding import decoding
@@ -45,6 +46,7 @@ SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
         "gate": Section(gate, 30),
         "drawing": Section(drawing, 40),
         "head": Section(head, 50),
+        "adapter": Section(adapter, 30),
         "engine": Section(engine, 60),
         "turns": Section(turns, 60),
         "beside": Section(beside, 40),

@@ -87,6 +87,7 @@ def compile_for(number: int, name: str) -> None:
         launch_decoding(dtype)
         launch_rotation(dtype)
         launch_gate(dtype)
+        launch_adapter()
         if name != "sm_75":  # for which Triton has no products of tensor cores: passes have torch's attention there
             launch_by_lengths(dtype, every)
 
@@ -239,6 +240,14 @@ def launch_gate(dtype: torch.dtype) -> None:
 
     products = torch.zeros(256, 4864, dtype=dtype)
     gate_slopes(products, products, products)
+
+
+def launch_adapter() -> None:
+    from node.kernels.training.triton_adapter import folded, split_factors
+
+    for rank in (8, 64):
+        split_factors(torch.zeros(rank, 896), torch.zeros(4864, rank))
+        folded(torch.zeros(300, 3 * rank), 2.0)
 
 
 def launch_by_lengths(dtype: torch.dtype, every: bool) -> None:

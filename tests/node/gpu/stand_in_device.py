@@ -40,6 +40,7 @@ WAITING: Final = frozenset(  # a GPU's kernel of these reads a number of its own
     {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2", "unique_consecutive"}
     | {"unique_dim", "bincount", "_coalesce", "histc"}
 )
+ABSENT_ON_CPUS: Final = {torch.ops.aten.mm.dtype: lambda a, b, dtype: a.to(dtype) @ b.to(dtype)}
 UNCOUNTED: Final = frozenset({"detach", "alias", "lift_fresh", "_unsafe_view", "empty", "empty_like", "empty_strided"})
 _kept: list[object] = []  # C++ reads these as long as the process lives
 
@@ -209,7 +210,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     found = _found()
     _note(found, func, args, kwargs, tensors, here=here)
     changed = {key: ("cpu" if key == "device" and value is not None else _held(value)) for key, value in kwargs.items()}
-    out = func(*tree_map(_held, args), **changed)
+    out = ABSENT_ON_CPUS.get(func, func)(*tree_map(_held, args), **changed)
     if func.overloadpacket.__name__ == "copy_":
         return args[0]
     if not here:

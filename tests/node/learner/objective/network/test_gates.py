@@ -176,6 +176,15 @@ def test_mlps_with_another_activation_or_more_parts_or_without_a_gate_are_left_a
     assert not caplog.text
 
 
+def test_weights_of_some_layers_are_on_another_machine_and_those_here_take_one_call() -> None:
+    model = llama()
+    mlp, x = model.model.layers[0].mlp, torch.randn(2, 32)
+    plain = mlp(x)
+    model.model.layers[1].to("meta")
+    assert use_one_call_gates(model, CPU) == 2
+    assert torch.allclose(mlp(x), plain, atol=1e-6) and "forward" in vars(mlp)
+
+
 def test_an_mlp_whose_forward_somebody_else_has_replaced_is_left_alone() -> None:
     model = llama()
     other = model.model.layers[0].mlp.forward = Mock()
