@@ -44,6 +44,7 @@ from swarm.hosts.choosing import host_for
 from swarm.hosts.libp2p.relaying.relay_book import RESERVATIONS
 from swarm.hosts.unwrapping import unwrapped
 from swarm.participant import Participant
+from swarm.peers.reachability import REMEDY
 from swarm.peers.reaching import Relays
 from swarm.settings import ServiceSettings
 
@@ -85,7 +86,7 @@ class Peers:
     def __init__(self) -> None:
         self.held: Counter[int] = Counter()  # 1: has a place, by number
         self.counts: Counter[str] = Counter()
-        self.participants: list[Participant] = []
+        self.participants: dict[int, Participant] = {}
 
     async def run(self, numbers: list[int], relay: str, home: Path) -> None:
         """Runs until cancelled; prints what they have every few seconds."""
@@ -97,9 +98,17 @@ class Peers:
 
     async def _tell_regularly(self) -> None:
         while True:
-            relayed = sum(p.host.is_relayed(q) for p in self.participants for q in p.host.peers())
-            fewest = min((len(p.host.peers()) for p in self.participants), default=0)
-            print(json.dumps({"held": self.held.total(), "relayed": relayed, "fewest": fewest, **self.counts}))
+            all_of_them = self.participants.values()
+            relayed = sum(p.host.is_relayed(q) for p in all_of_them for q in p.host.peers())
+            fewest = min((len(p.host.peers()) for p in all_of_them), default=0)
+            without = [
+                f"peer {number}, {len(p.host.peers())} connections, refused {dict(p.reaching.failures)}: "
+                f"{p.reaching.status().in_words.partition(REMEDY)[0]}"
+                for number, p in self.participants.items()
+                if not self.held[number]
+            ]
+            told = {"held": self.held.total(), "relayed": relayed, "fewest": fewest, "without": without}
+            print(json.dumps(told | self.counts))
             sys.stdout.flush()
             await anyio.sleep(TELL_SECONDS)
 
@@ -116,7 +125,7 @@ class Peers:
             membership=None,
             relays=Relays.NEVER,
         )
-        self.participants.append(participant)
+        self.participants[number] = participant
         await participant.run(partial(self._watch, number, participant))
 
     async def _watch(self, number: int, participant: Participant) -> None:
@@ -177,7 +186,8 @@ class Measurement:
         while (now := self.sample()).held < peers:
             print(f"{now.seconds:.0f} s: {now.held} of {peers} have a place; {now.memory_mb:.0f} MB", file=sys.stderr)
             if now.seconds > JOINING_SECONDS:
-                sys.exit(f"only {now.held} of {peers} have a place after {now.seconds:.0f} s")
+                without = [each for worker in self._workers for each in worker.last.get("without", ())]
+                sys.exit("\n".join((f"only {now.held} of {peers} have a place after {now.seconds:.0f} s", *without)))
             time.sleep(TELL_SECONDS)
         return now
 
