@@ -4,7 +4,9 @@ No address shows it: a node behind a router may have a port forwarded, and one w
 So peers are asked (``dial_back.py``). Reports are hearsay. A node believes what more of them say, two at least, and
 counts those alone to which it is connected over the internet, if there are any: a peer on the same local network
 reaches it in any case. A node that is seen at an address that it does not have itself is behind a router; it takes
-places at relays until two peers have reached it, and then announces that address.
+places at relays until two peers have reached it, and then announces that address. So does one that asked, and none of
+its peers has tried: the only peer that it knows may be a door too busy for that, and a place costs less than being out
+of reach.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ class Reachability:
     because: str
     needs_relay: bool  # peers cannot dial this node, as far as is known
     is_out_of_reach: bool = False  # of the peers that tried, most could not dial it; one is enough
+    nobody_tried: bool = False  # of the peers that were asked
     also_at: tuple[str, int] | None = None  # the router's address and port at which peers reached this node
 
 
@@ -62,7 +65,8 @@ REMEDY: Final = "To be reached: "  # what follows would help
 
 def judged(now_seconds: float, reports: Iterable[DialReport], own_ips: Collection[str] = ()) -> Reachability:
     """``own_ips`` are the addresses of this machine."""
-    fresh = [r for r in reports if r.reached is not None and now_seconds - r.at_seconds < REPORT_SECONDS * 2]
+    asked = [r for r in reports if now_seconds - r.at_seconds < REPORT_SECONDS * 2]
+    fresh = [r for r in asked if r.reached is not None]
     over_internet = [r for r in fresh if is_public(r.seen_ip)]
     counted = over_internet or fresh
     yes = sum(1 for r in counted if r.reached)
@@ -76,7 +80,13 @@ def judged(now_seconds: float, reports: Iterable[DialReport], own_ips: Collectio
         return Reachability(Reach.NOWHERE, because, needs_relay=True, is_out_of_reach=True)
     is_behind_router = any(r.seen_ip not in own_ips for r in over_internet)
     needs_relay = no > yes or is_behind_router
-    return Reachability(Reach.UNKNOWN, _too_few_in_words(yes, no), needs_relay, is_out_of_reach=no > yes)
+    return Reachability(
+        Reach.UNKNOWN,
+        _too_few_in_words(yes, no),
+        needs_relay,
+        is_out_of_reach=no > yes,
+        nobody_tried=bool(asked) and not fresh,
+    )
 
 
 def _too_few_in_words(yes: int, no: int) -> str:

@@ -143,7 +143,7 @@ class Reaching:
             own = [(a.split("/")[2], int(a.split("/")[4])) for a in self._own_addresses() if "/tcp/" in a]
             self._opening.tick(tasks, verdict.reach, private_listening(own))
         self._announce(verdict)
-        if verdict.needs_relay and not is_door:
+        if (verdict.needs_relay or verdict.nobody_tried) and not is_door:
             dialled = [p for p in direct if self._is_dialled(p) and p not in self._asking]
             for relay in relays_to_ask(now_seconds, dialled, self._renew_at, self._refused):
                 if relay not in self._asking:

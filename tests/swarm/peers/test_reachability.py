@@ -52,6 +52,13 @@ def test_two_reports_must_agree_and_those_over_the_internet_decide(
     assert (verdict.reach, verdict.needs_relay) == (reach, needs_relay)
 
 
+def test_a_node_that_asked_in_vain_knows_that_nobody_tried() -> None:
+    assert judged(1.0, reports(PUBLIC, None, None)).nobody_tried
+    assert not judged(1.0, []).nobody_tried, "it has not asked yet"
+    assert not judged(1.0, reports(PUBLIC, None, True)).nobody_tried
+    assert not judged(2 * REPORT_SECONDS, reports(PUBLIC, None)).nobody_tried, "that was long ago"
+
+
 def test_one_liar_changes_no_verdict_of_two_honest_peers() -> None:
     assert judged(1.0, [*reports(PUBLIC, False, False), DialReport("liar", 0.0, PUBLIC, True)]).reach is Reach.NOWHERE
     assert judged(1.0, [*reports(PUBLIC, True, True), DialReport("liar", 0.0, PUBLIC, False)]).reach is Reach.INTERNET

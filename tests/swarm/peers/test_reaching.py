@@ -11,7 +11,8 @@ import pytest
 from protocol.errors import StarlingError
 from swarm import api
 from swarm.blobs.fetch_round import RELAYED_BLOB_BYTES
-from swarm.peers.reachability import Reach
+from swarm.peers import dial_back
+from swarm.peers.reachability import ASK_AGAIN_SECONDS, Reach
 from swarm.peers.reaching import TICK_SECONDS
 from swarm.service import SwarmService
 from tests.swarm.test_service import Swarm, content, fetch, play, seen, share, status
@@ -71,6 +72,26 @@ def test_a_node_that_two_peers_cannot_dial_says_so_and_takes_two_places(tmp_path
             assert "forward TCP port 4001" in reach(node).in_words
             assert set(reach(node).relays) == {a.host.peer_id, b.host.peer_id}
             assert reach(a).reach == Reach.UNKNOWN or reach(a).reach == Reach.LOCAL_NETWORK
+
+    play(story)
+
+
+def test_a_node_whose_only_peer_is_too_busy_to_dial_it_takes_a_place_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dial_back, "AT_ONCE", 0)
+
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("door") as door, behind_router(swarm, "inside", door) as node:
+            await anyio.sleep(3 * TICK_SECONDS)
+            assert reach(node).reach == Reach.UNKNOWN
+            assert reach(node).relays == (door.host.peer_id,)
+            assert reach(node).serves_as_relay, "nothing speaks against it"
+            monkeypatch.setattr(dial_back, "AT_ONCE", 16)
+            await anyio.sleep(ASK_AGAIN_SECONDS + 3 * TICK_SECONDS)
+            assert "could not; it is reached through 1 relay" in reach(node).in_words
+            assert not reach(node).serves_as_relay
 
     play(story)
 
