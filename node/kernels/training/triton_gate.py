@@ -1,4 +1,4 @@
-"""The gate of an MLP in a training pass on a GPU, in one kernel for each direction (SwiGLU, arXiv 2002.05202).
+"""The gate of an MLP in a training pass on a GPU (SwiGLU), in one kernel for each direction.
 
     z = silu(g) ∘ u                    silu(g) = g σ      σ = 1 / (1 + e⁻ᵍ)
     dg = dz ∘ u ∘ σ (1 + g (1 − σ))    du = dz ∘ silu(g)
