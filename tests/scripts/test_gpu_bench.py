@@ -32,7 +32,8 @@ def interpreted(names: list[str], path: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", list(SECTIONS))
+# Tiny, both learners with an adapter do the same, but for the base of one in 4 bits: the dearest section is tried once.
+@pytest.mark.parametrize("name", [name for name in SECTIONS if name != "learner-1.5b-adapter-8gb"])
 def test_every_section_passes_in_the_interpreter(name: str, tmp_path: Path) -> None:
     found = interpreted([name], tmp_path / "gpu.json")
     section = found["sections"][name]
