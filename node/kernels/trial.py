@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
@@ -26,6 +26,17 @@ def agrees(purpose: str, device: torch.device, disagreement: Callable[[], str | 
     if why is not None:
         log.warning("the kernels for %s do not work on %s, so torch does it, slower: %s", purpose, device, why)
     return why is None
+
+
+def with_gradients(
+    function: Callable[..., Tensor | tuple[Tensor, ...]], leaves: Sequence[Tensor], slopes: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Returns what ``function`` makes of ``leaves``, which require gradients, and their gradients where those of its
+    results are ``slopes``."""
+    with torch.enable_grad():
+        made = function(*leaves)
+        results = made if isinstance(made, tuple) else (made,)
+        return (*results, *torch.autograd.grad(results, leaves, slopes))
 
 
 def differ(found: Tensor, expected: Tensor, bound: float) -> bool:

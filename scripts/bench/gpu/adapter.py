@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MethodType
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ def adapter(bench: Bench) -> None:
         y = forward(x)
         return (y.detach(), *torch.autograd.grad(y, leaves, slope))
 
-    exact = _exact(layer, leaves, slope)
+    exact = exact_results(layer, leaves, slope)
     for name, best, ours, peft in zip(RESULTS, exact, trained(layer), trained(by_peft), strict=True):
         off, bound = (float((each.double() - best).norm() / best.norm()) for each in (ours, peft))
         bench.figure(f"{name}, distance from float64", off, "")
@@ -64,9 +65,12 @@ def _layer(device: torch.device, width: int, height: int, rank: int) -> Any:
     return layer.eval()
 
 
-def _exact(layer: Any, leaves: list[Tensor], slope: Tensor) -> list[Tensor]:
+def exact_results(layer: Any, leaves: Sequence[Tensor], slope: Tensor) -> list[Tensor]:
+    """Returns y and the gradients of ``leaves``, which are x, A and B, in float64."""
+    from node.policy.four_bit import unpacked
+
     x, down, up = (each.detach().double().requires_grad_() for each in leaves)
     base = layer.base_layer
-    y = functional.linear(x, base.weight.double(), base.bias.double())
+    y = functional.linear(x, unpacked(base.weight).double(), base.bias.double())
     y = y + layer.scaling["default"] * (x @ down.T) @ up.T
     return [y.detach(), *torch.autograd.grad(y, (x, down, up), slope.double())]

@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from node.kernels.dispatch import is_for_triton
 from node.kernels.products import float32_product, has_float32_results
-from node.kernels.trial import agrees, differ
+from node.kernels.trial import agrees, differ, with_gradients
 from node.learner.objective.network.norms import ROUNDINGS, ROWS
 from node.policy.adapter import is_adapted_layer
 from node.policy.four_bit import unpacked
@@ -161,11 +161,8 @@ def _disagreement(layer: Any) -> str | None:
     for factor in factors:
         factor.data = drawn(*factor.shape) / factor.shape[1] ** 0.5
     x, slope = (drawn(ROWS, size).bfloat16() for size in (base.in_features, base.out_features))
-    leaves, found = [x.requires_grad_(), *factors], list[tuple[Tensor, ...]]()
-    for forward in (MethodType(type(twin).forward, twin), MethodType(_forward, twin)):
-        with torch.enable_grad():
-            y = forward(x)
-            found.append((y, *torch.autograd.grad(y, leaves, slope)))
+    leaves, ways = [x.requires_grad_(), *factors], (MethodType(type(twin).forward, twin), MethodType(_forward, twin))
+    found = (with_gradients(lambda x, *factors, way=way: way(x), leaves, [slope]) for way in ways)
     rounding = ROUNDINGS * torch.finfo(torch.bfloat16).eps
     bounds = rounding, rounding, SUMS, SUMS
     same = all(not differ(ours, peft, bound) for peft, ours, bound in zip(*found, bounds, strict=True))

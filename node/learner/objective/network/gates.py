@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from node.kernels.dispatch import is_for_triton
-from node.kernels.trial import agrees, differ
+from node.kernels.trial import agrees, differ, with_gradients
 from node.learner.objective.network.norms import ROUNDINGS
 
 if TYPE_CHECKING:
@@ -83,12 +83,9 @@ def _is_silu_gated(module: torch.nn.Module, device: torch.device) -> bool:
 def _disagreement(device: torch.device, dtype: torch.dtype) -> str | None:
     generator = torch.Generator().manual_seed(0)
     gates, ups, slopes = torch.randn(3, NUMBERS, generator=generator).to(device, dtype)
-    found = list[tuple[Tensor, ...]]()
-    for gated in (lambda gates, ups: silu(gates) * ups, _gated):
-        leaves = [each.detach().requires_grad_() for each in (gates, ups)]
-        with torch.enable_grad():
-            result = gated(*leaves)
-            found.append((result, *torch.autograd.grad(result, leaves, slopes)))
+    leaves = gates.requires_grad_(), ups.requires_grad_()
+    ways = (lambda gates, ups: silu(gates) * ups), _gated
+    found = (with_gradients(way, leaves, [slopes]) for way in ways)
     bound = ROUNDINGS * torch.finfo(dtype).eps
     same = all(not differ(ours, wanted, bound) for wanted, ours in zip(*found, strict=True))
     return None if same else "silu(gate) ∘ up, or a gradient of it, differs"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from node.kernels.dispatch import is_for_triton
-from node.kernels.trial import agrees, differ
+from node.kernels.trial import agrees, differ, with_gradients
 from node.learner.objective.network.norms import ROUNDINGS
 
 if TYPE_CHECKING:
@@ -74,13 +74,11 @@ def _disagreement(own: Rotation, device: torch.device, dtype: torch.dtype) -> st
     heads, angles = [drawn(*size) for size in sizes], drawn(2, 5, 8)
     cos, sin = (torch.cat((wave, wave), dim=-1) for wave in (angles.cos(), angles.sin()))
     weights = [drawn(*size) for size in sizes]
-    found = list[tuple[Tensor, ...]]()
-    for rotate in (own, _in_one_call):
-        leaves = queries, keys = [head.detach().requires_grad_() for head in heads]
-        with torch.enable_grad():
-            rotated = rotate(queries, keys, cos, sin)
-            gradients = torch.autograd.grad(rotated, leaves, weights)
-        found.append((*rotated, *gradients))
+    leaves = [head.requires_grad_() for head in heads]
+    found = (
+        with_gradients(lambda queries, keys, way=way: way(queries, keys, cos, sin), leaves, weights)
+        for way in (own, _in_one_call)
+    )
     bound = ROUNDINGS * torch.finfo(dtype).eps
     same = all(not differ(ours, wanted, bound) for wanted, ours in zip(*found, strict=True))
     return None if same else "queries and keys, or their gradients, are rotated otherwise"

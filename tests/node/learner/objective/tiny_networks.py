@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     LlamaConfig,
@@ -73,6 +75,19 @@ def qwen2() -> Any:
     return Qwen2ForCausalLM(config)
 
 
+def gemma2() -> Any:
+    """Its norms multiply by 1 + w, and its MLP takes GELU."""
+    config = Gemma2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        head_dim=8,
+    )
+    return Gemma2ForCausalLM(config)
+
+
 def gpt_neox() -> Any:
     config = GPTNeoXConfig(
         vocab_size=VOCABULARY,
@@ -115,6 +130,20 @@ def groups(seed: int = 0, prompts: int = 4, completions: int = 3) -> list[Traini
         )
         result.append(TrainingGroup(prompt, each, sum(len(c.token_ids) for c in each), len(each)))
     return result
+
+
+def logits_and_gradients(model: Any, ids: Tensor) -> list[Tensor]:
+    """Those of all that is trained, in float32."""
+    model.zero_grad()
+    logits = model(input_ids=ids).logits.float()
+    logits.log_softmax(-1)[..., 3].sum().backward()
+    return [logits.detach(), *(p.grad.float().clone() for p in model.parameters() if p.requires_grad)]
+
+
+def assert_near(found: Sequence[Tensor], expected: Sequence[Tensor], error: float) -> None:
+    """Fails where one is farther from what is expected than ``error``, relative to its norm."""
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).norm() <= error * (1e-3 + other.norm())
 
 
 def gradients(model: Any) -> dict[str, Tensor]:

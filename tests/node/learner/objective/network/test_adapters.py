@@ -16,7 +16,8 @@ from node.learner.objective.forward import WHOLE, Network, PassSettings, complet
 from node.learner.objective.network import adapters, attention
 from node.learner.objective.network.adapters import use_one_call_adapters
 from node.policy.adapter import is_adapted_layer, with_adapter
-from node.policy.four_bit import keep_differentiable, unpacked
+from node.policy.four_bit import keep_differentiable
+from scripts.bench.gpu.adapter import exact_results
 from tests.lighter_interpreter import lighten_interpreter
 from tests.node.learner.objective.tiny_networks import gradients, groups, qwen2, qwen3
 
@@ -61,23 +62,14 @@ def found(layer: Any, x: Tensor, slope: Tensor) -> list[Tensor]:
     return [y.detach(), *torch.autograd.grad(y, leaves, slope)]
 
 
-def exact(layer: Any, x: Tensor, slope: Tensor) -> list[Tensor]:
-    """The same in float64."""
-    factors = (layer.lora_A["default"].weight, layer.lora_B["default"].weight)
-    leaves = [each.detach().double().requires_grad_() for each in (x, *factors)]
-    base = layer.base_layer
-    y = nn.functional.linear(leaves[0], unpacked(base.weight).double(), base.bias.double())
-    y = y + layer.scaling["default"] * (leaves[0] @ leaves[1].T) @ leaves[2].T
-    return [y.detach(), *torch.autograd.grad(y, leaves, slope.double())]
-
-
 @pytest.mark.parametrize("four_bit", [False, True])
 @pytest.mark.parametrize("rank", [4, 16])
 @pytest.mark.parametrize(("width", "height"), [(64, 512), (320, 128), (512, 64)])
 def test_results_and_gradients_are_as_near_to_float64_as_pefts(width, height, rank, four_bit) -> None:
     layer = layer_of(width, height, rank, four_bit=four_bit)
     x, slope = (torch.randn(3, 70, size).bfloat16() for size in (width, height))
-    wanted, peft = exact(layer, x, slope), found(layer, x, slope)
+    leaves = [x, layer.lora_A["default"].weight, layer.lora_B["default"].weight]
+    wanted, peft = exact_results(layer, leaves, slope), found(layer, x, slope)
     assert use_one_call_adapters(layer, CPU) == 1
     for name, best, theirs, ours in zip(["y", "x", "A", "B"], wanted, peft, found(layer, x, slope), strict=True):
         assert ours.dtype == theirs.dtype and ours.shape == theirs.shape and ours.is_contiguous()

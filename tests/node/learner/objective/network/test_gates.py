@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
-from transformers import Gemma2Config, Gemma2ForCausalLM
 from transformers.models.gemma3n.configuration_gemma3n import Gemma3nTextConfig
 from transformers.models.gemma3n.modeling_gemma3n import Gemma3nTextMLP
 
@@ -18,7 +17,17 @@ from node.learner.objective.forward import WHOLE, PassSettings
 from node.learner.objective.network import gates
 from node.learner.objective.network.gates import use_one_call_gates
 from tests.node.learner.objective.network.test_recomputation import adapted, learnt
-from tests.node.learner.objective.tiny_networks import VOCABULARY, built, gpt_neox, llama, qwen2, qwen3
+from tests.node.learner.objective.tiny_networks import (
+    VOCABULARY,
+    assert_near,
+    built,
+    gemma2,
+    gpt_neox,
+    llama,
+    logits_and_gradients,
+    qwen2,
+    qwen3,
+)
 from tests.node.policy.test_four_bit import load
 
 CPU = torch.device("cpu")
@@ -35,14 +44,10 @@ def by_triton(monkeypatch):
 
 
 def assert_same_logits_and_gradients(plain, ours, error: float) -> None:
-    ids, found = torch.randint(VOCABULARY, (2, 9)), []
-    for model in (plain, ours):
-        logits = model(input_ids=ids).logits.float()
-        logits.log_softmax(-1)[..., 3].sum().backward()
-        found.append([logits.detach(), *(p.grad.float() for p in model.parameters() if p.grad is not None)])
-    assert len(found[0]) > 4
-    for one, other in zip(*found, strict=True):
-        assert (one - other).norm() <= error * (1e-3 + one.norm())
+    ids = torch.randint(VOCABULARY, (2, 9))
+    expected, found = (logits_and_gradients(model, ids) for model in (plain, ours))
+    assert len(expected) > 4
+    assert_near(found, expected, error)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -158,15 +163,7 @@ def test_a_copy_computes_with_its_own_weights() -> None:
 
 
 def test_mlps_with_another_activation_or_more_parts_or_without_a_gate_are_left_alone(caplog) -> None:
-    config = Gemma2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        head_dim=8,
-    )
-    assert use_one_call_gates(Gemma2ForCausalLM(config), CPU) == 0
+    assert use_one_call_gates(gemma2(), CPU) == 0
     sparse = Gemma3nTextConfig(
         hidden_size=32, intermediate_size=[48], num_hidden_layers=1, hidden_activation="silu",
         activation_sparsity_pattern=[0.9],
