@@ -38,3 +38,8 @@ def is_for_triton(device: torch.device) -> bool:
 @cache
 def _triton_is_installed() -> bool:
     return find_spec("triton") is not None
+
+
+def has_products(device: torch.device) -> bool:
+    """Whether Triton uses the device's tensor cores: on NVIDIA's cards it does from Ampere on."""
+    return device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)

@@ -20,11 +20,6 @@ def suits(size: int, dtype: torch.dtype) -> bool:
     return size % HEAD_MULTIPLE == 0 and size <= LARGEST_HEAD and dtype in DTYPES
 
 
-def has_products(device: torch.device) -> bool:
-    """Whether Triton uses the device's tensor cores: on NVIDIA's cards it does from Ampere on."""
-    return device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
-
-
 def attend_by_lengths(heads: Heads, rows: RowLengths, scale: float) -> Tensor:
     """Returns what is attended to, (B, T, H, d): each token to its row's prompt, and to the row's columns up to itself.
 

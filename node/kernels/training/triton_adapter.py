@@ -10,7 +10,7 @@ part is there twice:
     a factor: M₃ M₂ M₁ M₁        numbers of tokens: N₁ N₁ N₂ N₃
 
 The first three of a factor are all of it, the last three its share of the three products; of numbers of tokens it is
-the other way round. Checked in Triton's interpreter; neither kernel has been on a card yet.
+the other way round. Checked in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from node.kernels.triton_products import nearest
+from node.kernels.triton_products import nearest, plus_product
 
 BLOCK: Final = 1024  # numbers of a program
 PARTS: Final = 4  # in memory, one of them twice
+ROWS: Final = 64  # and columns, of a program that adds a thin product
+COLUMNS: Final = 64
+INNER: Final = 64  # at most, of what it multiplies at a time
 
 
 def split_factors(down: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,6 +51,20 @@ def folded(products: Tensor, scale: float) -> Tensor:
     parts = torch.empty(count, PARTS * rank, dtype=torch.bfloat16, device=products.device)
     _fold_parts[(triton.cdiv(count * rank, BLOCK),)](products, parts, scale, count * rank, RANK=rank, BLOCK=BLOCK)
     return parts
+
+
+def add_product(into: Tensor, a: Tensor, b: Tensor) -> None:
+    """Adds a · b to ``into`` (n, m), which is contiguous, in place; a (n, k), b (k, m), all in bfloat16, k small.
+
+    The sum is rounded once. cuBLAS, which adds in place too, may round the product before: of 2,048 × 18,944 on an
+    H200 the result was 1.4 times as far from the exact one.
+    """
+    (rows, columns), inner = into.shape, a.shape[1]
+    grid = triton.cdiv(rows, ROWS), triton.cdiv(columns, COLUMNS)
+    step = min(INNER, max(16, triton.next_power_of_2(inner)))
+    _add_product[grid](
+        into, a, b, rows, columns, *a.stride(), *b.stride(), INNER=inner, STEP=step, ROWS=ROWS, COLUMNS=COLUMNS
+    )
 
 
 @triton.jit(do_not_specialize=["down_size", "up_size", "down_programs"])
@@ -79,6 +96,30 @@ def _fold_parts(products, parts, scale, size, RANK: tl.constexpr, BLOCK: tl.cons
     total += tl.load(products + 2 * RANK, mask=there, other=0.0)
     first, second, third = _parts_of(total * scale)
     _store(parts + row * (4 * RANK) + lane, RANK, first, first, second, third, there)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _add_product(
+    into, a, b, rows, columns, a_row, a_inner, b_inner, b_column,
+    INNER: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(1).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    there = (row < rows) & (column < columns)
+    into += row * columns + column
+    total = tl.load(into, mask=there, other=0.0).to(tl.float32)
+    for begin in tl.static_range(0, INNER, STEP):
+        inner = begin + tl.arange(0, STEP)
+        left = tl.load(
+            a + row * a_row + inner[None, :] * a_inner, mask=(row < rows) & (inner[None, :] < INNER), other=0.0
+        )
+        right = tl.load(
+            b + inner[:, None] * b_inner + column * b_column,
+            mask=(inner[:, None] < INNER) & (column < columns),
+            other=0.0,
+        )
+        total = plus_product(total, left, right)
+    tl.store(into, nearest(total, tl.bfloat16), mask=there)
 
 
 @triton.jit

@@ -87,7 +87,7 @@ def compile_for(number: int, name: str) -> None:
         launch_decoding(dtype)
         launch_rotation(dtype)
         launch_gate(dtype)
-        launch_adapter()
+        launch_adapter(products=name != "sm_75")
         if name != "sm_75":  # for which Triton has no products of tensor cores: passes have torch's attention there
             launch_by_lengths(dtype, every)
 
@@ -242,12 +242,14 @@ def launch_gate(dtype: torch.dtype) -> None:
     gate_slopes(products, products, products)
 
 
-def launch_adapter() -> None:
-    from node.kernels.training.triton_adapter import folded, split_factors
+def launch_adapter(*, products: bool) -> None:
+    from node.kernels.training.triton_adapter import add_product, folded, split_factors
 
     for rank in (8, 64):
-        split_factors(torch.zeros(rank, 896), torch.zeros(4864, rank))
-        folded(torch.zeros(300, 3 * rank), 2.0)
+        down, up = split_factors(torch.zeros(rank, 896), torch.zeros(4864, rank))
+        thin = folded(torch.zeros(300, 3 * rank), 2.0)[:, : 3 * rank]
+        for size, b in ((4864, up[:, rank:].T), (896, down[rank:])) if products else ():
+            add_product(torch.zeros(300, size, dtype=torch.bfloat16), thin, b)
 
 
 def launch_by_lengths(dtype: torch.dtype, every: bool) -> None:

@@ -32,7 +32,7 @@ from node.kernels.sparse_update_kernels import encode_update_fast
 from node.kernels.weight_diff_kernels import encode_diff_fast, patterns_of, weights_hash_fast
 from node.learner.memory.device_memory import device_memory
 from node.learner.objective.forward import Network, PassSettings, check_network
-from node.learner.objective.network import attention
+from node.learner.objective.network import adapters, attention
 from node.learner.objective.reference_policy import ReferencePolicy
 from node.learner.steps.devices import StepTask
 from node.learner.steps.optimizer import MasterAdamW
@@ -55,6 +55,7 @@ DEVICE: Final = torch.device(KIND)
 DTYPE: Final = torch.bfloat16 if KIND == "cuda" else torch.float32  # what "auto" chooses there
 ROWS: Final = 3
 ATTENTION: Final[Any] = attention  # whose choice of kernels is replaced below
+ADAPTERS: Final[Any] = adapters
 CHECKED: Final = set[tuple[Any, ...]]()  # kinds of networks that compute what their model does
 
 
@@ -288,6 +289,7 @@ def main(only: Sequence[str]) -> None:
     steps: Any = decoder
     steps.recorder_for = lambda device: None  # each step is started by the host
     ATTENTION.has_products = lambda device: False
+    ADAPTERS.has_products = lambda device: True
     paths = dict(EVERYWHERE) | (dict(ON_CUDA) if KIND == "cuda" else {})
     with traced() as trace:
         for name in only or paths:

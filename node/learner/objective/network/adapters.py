@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from node.kernels.dispatch import is_for_triton
+from node.kernels.dispatch import has_products, is_for_triton
 from node.kernels.products import float32_product, has_float32_results
 from node.kernels.trial import agrees, differ, with_gradients
 from node.learner.objective.network.norms import ROUNDINGS, ROWS
@@ -44,10 +44,13 @@ factor that is rounded to bfloat16 moves each of its numbers by up to 2⁻⁹.""
 def use_one_call_adapters(model: PreTrainedModel, device: torch.device) -> int:
     """Makes the adapted layers of ``model``, which computes on ``device``, do so in few calls. Returns how many do.
 
-    None where Triton does not compile for the device, or its library has no products of bfloat16 with a float32 result.
-    Whether the calls compute what PEFT does is tried on random rows, once for each kind of layer.
+    None where Triton does not compile for the device or uses no tensor cores there, or its library has no products of
+    bfloat16 with a float32 result. Whether the calls compute what PEFT does is tried on random rows, once for each kind
+    of layer.
     """
-    if not is_for_triton(device) or (device.type == "cuda" and not has_float32_results(device)):
+    if not is_for_triton(device) or not has_products(device):
+        return 0
+    if device.type == "cuda" and not has_float32_results(device):
         return 0
     found, agree = 0, dict[object, bool]()
     for layer in model.modules():
@@ -104,14 +107,14 @@ class _Adapted(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, down: Tensor, up: Tensor, scale: float, base: Any) -> Tensor:
-        from node.kernels.training.triton_adapter import folded, split_factors
+        from node.kernels.training.triton_adapter import add_product, folded, split_factors
 
         ctx.set_materialize_grads(False)
         rows, rank = x.reshape(-1, x.shape[-1]), len(down)
         down, up = split_factors(down, up)
         thin = folded(float32_product(rows, down[: 3 * rank].T), scale)  # h, (N, 4 r)
         y: Tensor = base(x)  # a tensor of its own: nothing else has it, and the product is added to it in place
-        _add_product(y.view(-1, len(up)), thin[:, : 3 * rank], up[:, rank:].T)
+        add_product(y.view(-1, len(up)), thin[:, : 3 * rank], up[:, rank:].T)
         ctx.save_for_backward(rows, down, up, thin)
         ctx.scale, ctx.base = scale, base
         return y
@@ -119,7 +122,7 @@ class _Adapted(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
-        from node.kernels.training.triton_adapter import folded
+        from node.kernels.training.triton_adapter import add_product, folded
 
         if g is None:
             return None, None, None, None, None
@@ -133,19 +136,11 @@ class _Adapted(torch.autograd.Function):
                 of_down = float32_product(back[:, rank:].T, rows).view(3, rank, -1).sum(0)
             if needs_x:
                 of_x = slope @ unpacked(ctx.base.weight).to(slope.dtype)
-                _add_product(of_x, back[:, : 3 * rank], down[rank:])
+                add_product(of_x, back[:, : 3 * rank], down[rank:])
                 of_x = of_x.view(*g.shape[:-1], -1)
         if needs_up:
             of_up = float32_product(slope.T, thin[:, rank:]).view(-1, 3, rank).sum(1)
         return of_x, of_down, of_up, None, None
-
-
-def _add_product(into: Tensor, a: Tensor, b: Tensor) -> None:
-    """Adds a · b to ``into``, all in bfloat16: the sum is rounded once, which CPUs do not promise."""
-    if into.device.type == "cuda":
-        into.addmm_(a, b)
-    else:
-        into.copy_(torch.addmm(into.float(), a.float(), b.float()))
 
 
 def _disagreement(layer: Any) -> str | None:

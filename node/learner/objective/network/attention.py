@@ -27,8 +27,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
-from node.kernels.dispatch import is_for_triton
-from node.kernels.training.attention_by_lengths import attend_by_lengths, has_products, suits
+from node.kernels.dispatch import has_products, is_for_triton
+from node.kernels.training.attention_by_lengths import attend_by_lengths, suits
 from node.kernels.training.row_lengths import Heads
 from node.kernels.trial import agrees
 from node.learner.objective.network.prompt_cache import Apart, PromptRows
