@@ -1,7 +1,10 @@
-"""What this card can do: the copies and the matrix products that other times are compared with."""
+"""What this card can do: the copies and the matrix products that other times are compared with. And its host: how long
+it takes to start what the card does."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -11,6 +14,7 @@ from scripts.bench.gpu.bench import Bench, largest_difference
 COPY: Final = "copy"
 BF16: Final = "bf16 product"
 TF32: Final = "tf32 product"
+STARTS: Final = 500  # at a time: fewer than a card keeps waiting
 
 
 def limits(bench: Bench) -> None:
@@ -28,6 +32,7 @@ def limits(bench: Bench) -> None:
         bench.figure(name, 2 * side**3 / seconds, "FLOP/s")
     torch.set_float32_matmul_precision("highest")
     _float32_sums(bench)
+    _starts(bench)
 
 
 def _float32_sums(bench: Bench) -> None:
@@ -37,3 +42,27 @@ def _float32_sums(bench: Bench) -> None:
     a, b = (torch.randn(300, 200, device=bench.device).bfloat16() for _ in range(2))
     error = largest_difference(float32_product(a, b.T), a.double() @ b.double().T)
     bench.check("bf16 product with a float32 result: error", error, 1e-4)
+
+
+def _starts(bench: Bench) -> None:
+    """Where the card waits for its host, a pass takes as long as its starts."""
+    from node.kernels.decoding.triton_mlp import gate
+    from node.kernels.dispatch import is_for_triton
+
+    calls = bench.at_scale(tiny=2, quick=STARTS, full=STARTS)
+    x, into = (torch.randn(64, 64, device=bench.device).bfloat16() for _ in range(2))
+    works: dict[str, Callable[[], object]] = {
+        "an addition": lambda: torch.add(x, x, out=into),
+        "a product": lambda: torch.mm(x, x, out=into),
+    }
+    if is_for_triton(bench.device):
+        works["a kernel of Triton's"] = lambda: gate(x, x, "silu", into)
+    for name, work in works.items():
+        for _ in range(calls):
+            work()
+        bench.synchronize()
+        began = time.perf_counter()
+        for _ in range(calls):
+            work()
+        bench.figure(f"the host starts {name} in", 1e6 * (time.perf_counter() - began) / calls, "µs")
+        bench.synchronize()

@@ -51,6 +51,6 @@ SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
         "turns": Section(turns, 60),
         "beside": Section(beside, 40),
     }
-    | {name: Section(partial(learner_round, name=name), 70) for name in LEARNERS}
+    | {name: Section(partial(learner_round, name=name), 80) for name in LEARNERS}
     | {"node": Section(whole_node, 110)}
 )
