@@ -243,13 +243,14 @@ def launch_gate(dtype: torch.dtype) -> None:
 
 
 def launch_adapter(*, products: bool) -> None:
-    from node.kernels.training.triton_adapter import add_product, folded, split_factors
+    from node.kernels.training.triton_adapter import add_product, split_factors
 
     for rank in (8, 64):
         down, up = split_factors(torch.zeros(rank, 896), torch.zeros(4864, rank))
-        thin = folded(torch.zeros(300, 3 * rank), 2.0)[:, : 3 * rank]
-        for size, b in ((4864, up[:, rank:].T), (896, down[rank:])) if products else ():
-            add_product(torch.zeros(300, size, dtype=torch.bfloat16), thin, b)
+        thin = torch.zeros(300, 3 * rank)
+        factors = (4864, up.view(-1, 3, rank).movedim(0, 2)), (896, down.view(3, rank, -1))
+        for size, factor in factors if products else ():
+            add_product(torch.zeros(300, size, dtype=torch.bfloat16), thin, 2.0, factor)
 
 
 def launch_by_lengths(dtype: torch.dtype, every: bool) -> None:

@@ -79,7 +79,7 @@ RECORD: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "step": (832, 3),
         "step, head in blocks": (847, 3),
         "step, recomputed": (1236, 3),
-        "step, adapter": (1187, 3),
+        "step, adapter": (1112, 3),
         "step, KL": (1092, 4),
         "step, moments on the host": (732, 53),
         "step, 8 bits": (832, 3),

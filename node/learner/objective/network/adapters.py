@@ -107,14 +107,15 @@ class _Adapted(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, down: Tensor, up: Tensor, scale: float, base: Any) -> Tensor:
-        from node.kernels.training.triton_adapter import add_product, folded, split_factors
+        from node.kernels.training.triton_adapter import add_product, split_factors
 
         ctx.set_materialize_grads(False)
         rows, rank = x.reshape(-1, x.shape[-1]), len(down)
         down, up = split_factors(down, up)
-        thin = folded(float32_product(rows, down[: 3 * rank].T), scale)  # h, (N, 4 r)
         y: Tensor = base(x)  # a tensor of its own: nothing else has it, and the product is added to it in place
-        add_product(y.view(-1, len(up)), thin[:, : 3 * rank], up[:, rank:].T)
+        thin = add_product(
+            y.view(-1, len(up)), float32_product(rows, down.T), scale, up.view(-1, 3, rank).movedim(0, 2)
+        )
         ctx.save_for_backward(rows, down, up, thin)
         ctx.scale, ctx.base = scale, base
         return y
@@ -122,24 +123,23 @@ class _Adapted(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
-        from node.kernels.training.triton_adapter import add_product, folded
+        from node.kernels.training.triton_adapter import add_product
 
         if g is None:
             return None, None, None, None, None
         rows, down, up, thin = ctx.saved_tensors
-        rank, slope = thin.shape[1] // 4, g.reshape(-1, g.shape[-1])
+        rank, slope = thin.shape[1] // 3, g.reshape(-1, g.shape[-1])
         needs_x, needs_down, needs_up, _, _ = ctx.needs_input_grad
         of_x = of_down = of_up = None
         if needs_x or needs_down:
-            back = folded(float32_product(slope, up[:, : 3 * rank]), ctx.scale)  # d, (N, 4 r)
+            of_x = slope @ unpacked(ctx.base.weight).to(slope.dtype) if needs_x else None
+            back = add_product(of_x, float32_product(slope, up), ctx.scale, down.view(3, rank, -1))  # d, in parts
             if needs_down:
-                of_down = float32_product(back[:, rank:].T, rows).view(3, rank, -1).sum(0)
-            if needs_x:
-                of_x = slope @ unpacked(ctx.base.weight).to(slope.dtype)
-                add_product(of_x, back[:, : 3 * rank], down[rank:])
+                of_down = float32_product(back.T, rows).view(3, rank, -1).sum(0)
+            if of_x is not None:
                 of_x = of_x.view(*g.shape[:-1], -1)
         if needs_up:
-            of_up = float32_product(slope.T, thin[:, rank:]).view(-1, 3, rank).sum(1)
+            of_up = float32_product(slope.T, thin).view(-1, 3, rank).sum(1)
         return of_x, of_down, of_up, None, None
 
 

@@ -94,20 +94,32 @@ def test_only_what_learns_gets_a_gradient(x_learns, down_learns, up_learns) -> N
 
 
 def test_parts_of_a_float32_matrix_make_up_all_of_it() -> None:
-    from node.kernels.training.triton_adapter import folded, split_factors
+    from node.kernels.training.triton_adapter import add_product, split_factors
 
     torch.manual_seed(0)
     down, up = torch.randn(3, 700) * 10.0 ** torch.arange(-6, 1, 3)[:, None], torch.randn(900, 3)
     down_parts, up_parts = split_factors(down, up)
     assert down_parts.dtype == up_parts.dtype == torch.bfloat16
-    assert torch.equal(down_parts.float().view(4, 3, 700)[:3].sum(0), down)
-    assert torch.equal(up_parts.float().view(900, 4, 3)[:, :3].sum(1), up)
-    products = torch.randn(800, 9)
-    parts = folded(products, 2.0).float().view(800, 4, 3)
-    total = products.view(800, 3, 3)
-    assert torch.equal(parts[:, 1:].sum(1), (total[:, 0] + total[:, 1] + total[:, 2]) * 2)
-    for twice in (down_parts.view(4, 3, 700)[2:], up_parts.view(900, 4, 3)[:, 2:].unbind(1), parts[:, :2].unbind(1)):
-        assert torch.equal(twice[0], twice[1]), "the largest part is there twice"
+    assert torch.equal(down_parts.float().view(3, 3, 700).sum(0), down)
+    assert torch.equal(up_parts.float().view(900, 3, 3).sum(1), up)
+    products = torch.randn(100, 9)
+    parts = add_product(None, products, 2.0, down_parts.view(3, 3, 700)).float().view(100, 3, 3)
+    total = products.view(100, 3, 3)
+    assert torch.equal(parts.sum(1), (total[:, 0] + total[:, 1] + total[:, 2]) * 2)
+
+
+@pytest.mark.parametrize("rank", [2, 80])
+def test_a_thin_product_is_added_in_float32_and_rounded_once(rank: int) -> None:
+    from node.kernels.training.triton_adapter import add_product, split_factors
+
+    torch.manual_seed(0)
+    factor, thin, into = torch.randn(rank, 150), torch.randn(70, rank), torch.randn(70, 150).bfloat16()
+    parts, _ = split_factors(factor, factor.T)
+    products = torch.cat([thin / 2, thin / 4, thin / 4], 1)
+    wanted, found = into.double() + 2 * thin.double() @ factor.double(), into.clone()
+    add_product(found, products, 2.0, parts.view(3, rank, 150))
+    once = (wanted.bfloat16().double() - wanted).norm()
+    assert once < (found.double() - wanted).norm() <= 1.001 * once
 
 
 def adapted(network: Any, rank: int = 3, **extra: Any) -> Any:
@@ -215,14 +227,14 @@ def test_where_triton_does_not_compile_layers_are_left_alone(monkeypatch) -> Non
 def test_kernels_that_lose_the_smaller_parts_are_not_used(monkeypatch) -> None:
     from node.kernels.training import triton_adapter
 
-    whole = triton_adapter.folded
+    whole = triton_adapter.add_product
 
-    def cut(products: Tensor, scale: float) -> Tensor:
-        parts = whole(products, scale)
-        parts[:, products.shape[1] * 2 // 3 :] = 0
+    def cut(into: Tensor, products: Tensor, scale: float, factor: Tensor) -> Tensor:
+        parts = whole(into, products, scale, factor)
+        parts[:, parts.shape[1] // 3 :] = 0
         return parts
 
-    monkeypatch.setattr(triton_adapter, "folded", cut)
+    monkeypatch.setattr(triton_adapter, "add_product", cut)
     layer = layer_of(64, 48, 4)
     assert use_one_call_adapters(layer, CPU) == 0 and "forward" not in vars(layer)
 
