@@ -330,7 +330,7 @@ def test_a_machine_that_is_of_no_use_causes_no_new_plan(folder: Path, unfit: str
     assert owner.policy.stages.empty == []
 
 
-MANY = LearnerSection(own_groups=6, completions=6, learning_rate=3e-3, batch_tokens=64)
+MANY = LearnerSection(own_groups=4, completions=5, learning_rate=3e-3, batch_tokens=64)
 
 
 def node_of(owner: Owner, section: LearnerSection = MANY, batch_tokens: int = 64, folder: Path | None = None) -> Node:
@@ -354,7 +354,7 @@ def undisturbed(folder: Path) -> list[tuple[str, float | None]]:
     owner = owner_of(Machines(folder, [(0.0, "ann", ROOM), (0.0, "bob", ROOM)]))
     node = node_of(owner)
     rounds = []
-    for _ in range(4):
+    for _ in range(3):
         done = node.round()
         rounds.append((weights_hash(owner.policy), done.loss))
     assert len({each for each, _ in rounds}) == len(rounds)  # every round has learnt
@@ -374,13 +374,13 @@ def test_rounds_in_which_machines_are_lost_have_the_weights_of_rounds_in_which_n
     owner = owner_of(machines)
     node = node_of(owner)
     found = []
-    for number in range(4):
+    for number in range(3):
         victims = [place.link for place in owner.policy.stages.places]
         victim: Any = victims[number % 2]
         victim.dies_at, victim.survives = dies_at, number if dies_at in ("forward", "backward", "step") else 0
         done = node.round()
         found.append((weights_hash(owner.policy), done.loss))
-    assert len(machines.used) >= 5  # each round lost one, but those that did not ask for it
+    assert len(machines.used) >= 4  # each round lost one, but those that did not ask for it
     assert found == undisturbed
     assert not any(isinstance(event, OutOfMemory) for event in node.events)
 
@@ -428,23 +428,23 @@ def test_a_new_plan_goes_on_from_the_last_round_that_was_done_and_leaves_out_non
     owner = owner_of(machines)
     attendance = owner.gathering.attendance
     node = node_of(owner, folder=tmp_path)
-    for _ in range(3):
+    for _ in range(2):
         node.round()
     before = everything(node)
     machines.used["bob"].dies_at = dies_at
     stopped = node.learner.run(lambda: attendance.new_plan)
     node.checkpoints.close()
     owner.gathering.close()
-    assert (stopped.because, stopped.round, stopped.lost) == (NEW_PLAN, 3, None)
+    assert (stopped.because, stopped.round, stopped.lost) == (NEW_PLAN, 2, None)
 
     machines.leaves("bob")
     owner = owner_of(machines, attendance)
     assert owner.policy.own_layers == 2
     again = node_of(owner, folder=tmp_path)
     assert everything(again) == before
-    rounds = [again.round() for _ in range(3)]
+    done = again.round()
     again.checkpoints.close()
-    assert [each.round for each in rounds] == [4, 5, 6] and all(each.loss is not None for each in rounds)
+    assert done.round == 3 and done.loss is not None
     assert everything(again) != before
 
 
