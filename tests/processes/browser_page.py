@@ -19,5 +19,5 @@ def until(browser: WebDriver, selector: str, wanted: Callable[[str], bool]) -> s
     deadline = time.monotonic() + HANG_SECONDS
     while not wanted(said := text_of(browser, selector)):
         assert time.monotonic() < deadline, f"{selector} says {said!r}; the page {text_of(browser, 'body')!r}"
-        time.sleep(0.05)
+        time.sleep(0.2)  # each look has the page laid out again
     return said
