@@ -18,17 +18,20 @@ from typing import Any
 
 import numpy as np
 
+KNOWN = "3.9."  # the versions whose insides these are
 EXPONENT = 0x7F800000
 MAGNITUDE = 0x7FFFFFFF
 
 
 def lighten_interpreter() -> None:
-    """From here on kernels in the interpreter do the same in less time. A second call changes nothing."""
+    """From here on kernels in the interpreter do the same in less time; in that of another Triton, in as much. A second
+    call changes nothing."""
+    import triton
     import triton.language as tl
     from triton.language.semantic import TritonSemantic
     from triton.runtime import interpreter
 
-    if interpreter.InterpretedFunction.__call__ is _call:
+    if interpreter.InterpretedFunction.__call__ is _call or not triton.__version__.startswith(KNOWN):
         return
     interpreter.InterpretedFunction.__call__ = _call
     options = interpreter.interpreter_builder.options
