@@ -39,14 +39,15 @@ class ArrivingFrames:
     async def read(self, n: int) -> bytes:
         """Returns the next header that is left to the library, all ``HEADER_SIZE`` bytes of it."""
         while True:
-            header = self.take(HEADER_SIZE) or await self.exactly(HEADER_SIZE)
+            # A copy: a view of the last message would keep all of it in memory while we wait for the next one.
+            header = bytes(self.take(HEADER_SIZE) or await self.exactly(HEADER_SIZE))
             _, kind, flags, stream, length = _HEADER.unpack(header)
             if flags == 0 and (
                 (kind == TYPE_DATA and length > 0 and await self._on_payload(stream, length))
                 or (kind == TYPE_WINDOW_UPDATE and self._on_grant(stream, length))
             ):
                 continue
-            return bytes(header)
+            return header
 
     def take(self, size: int) -> memoryview | None:
         """Returns so many bytes if they are here, without waiting for any."""

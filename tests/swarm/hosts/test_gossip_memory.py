@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, PROTOCOL_ID_V12
 from libp2p.pubsub.pb import rpc_pb2
+from libp2p.pubsub.rpc_queue import RpcQueue
 
-from swarm.hosts.libp2p.gossipsub import allowances, mesh, messages, scores, send_queue
+from swarm.hosts.libp2p.gossipsub import allowances, mesh, messages, pubsub, scores, send_queue
 from swarm.hosts.libp2p.gossipsub.allowances import Allowances
 from swarm.hosts.libp2p.gossipsub.mesh import Mesh
 from swarm.hosts.libp2p.gossipsub.messages import MessageCache, SeenMessages, message_id
+from swarm.hosts.libp2p.gossipsub.pubsub import VerdictPubsub
 from swarm.hosts.libp2p.gossipsub.scores import ForwarderScores
 from swarm.hosts.libp2p.gossipsub.send_queue import SendQueue
 
@@ -255,3 +260,30 @@ def test_large_message_is_declined_to_neighbours_of_1_2_and_to_no_others() -> No
     router.decline(TOPIC, b"small", mesh.LARGE_BYTES - 1, peer(1))
     router.decline(TOPIC, b"id", mesh.LARGE_BYTES, peer(1))
     assert {receiver: len(queue) for receiver, queue in queues.items() if len(queue)} == {peer(3): 1}
+
+
+def test_nothing_that_was_written_to_a_peer_is_kept_until_the_next_message() -> None:
+    class Sink:
+        written_bytes = 0
+
+        async def write(self, raw: bytes) -> None:
+            self.written_bytes += len(raw)
+
+    async def story() -> None:
+        queue, sink = RpcQueue(), Sink()
+        queue._queue = SendQueue()  # type: ignore[assignment]
+        writing: Any = VerdictPubsub.handle_sending_messages
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(writing, SimpleNamespace(), peer(1), sink, queue)
+            queue.push(rpc_pb2.RPC(publish=[message(1, 1, 30_000)]))
+            tracemalloc.start()
+            try:
+                await trio.testing.wait_all_tasks_blocked()
+                traces = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, pubsub.__file__)]).traces
+            finally:
+                tracemalloc.stop()
+            assert sink.written_bytes > 30_000
+            assert sum(trace.size for trace in traces) < 10_000
+            tasks.cancel_scope.cancel()
+
+    trio.run(story)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import trio
-from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, PeerId, Status
+import trio.testing
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, PeerId, Status, StopMessage
 
-from protocol.identity import PEER_ID_BYTES
+from protocol.identity import PEER_ID_BYTES, NodeKey
 from swarm.address_groups import is_public
 from swarm.hosts.libp2p.punch_bounds import ADDRESSES, DIALS, DIALS_PER_IP, PunchBounds, punchable
 from swarm.hosts.libp2p.relaying.circuit_messages import ADDRESSES_READ, packed, unpacked
@@ -155,3 +157,72 @@ def test_an_id_longer_than_any_peers_is_refused_before_it_is_written_as_text() -
     trio.run(relay.on_stream, asking)
     assert HopMessage.FromString(asking.answered[1:]).status == Status.NO_RESERVATION
     assert looked_up == [asking.peer]
+
+
+class End:
+    """The stream of one end of a circuit, which says what it is given and is silent then."""
+
+    network = "198.51.100.7"
+
+    def __init__(self, peer: str, says: list[bytes]) -> None:
+        self.peer = peer
+        self._says = says
+        self.heard_bytes = 0
+        self.is_reset = False
+
+    async def receive(self, max_bytes: int) -> bytes:
+        if not self._says:
+            await trio.sleep_forever()
+        if len(self._says[0]) <= max_bytes:
+            return self._says.pop(0)
+        piece, self._says[0] = self._says[0][:max_bytes], self._says[0][max_bytes:]
+        return piece
+
+    async def send(self, payload: bytes) -> None:
+        self.heard_bytes += len(payload)
+
+    async def reset(self) -> None:
+        self.is_reset = True
+
+
+def said(message: HopMessage | StopMessage) -> bytes:
+    body = message.SerializeToString()
+    return bytes([len(body)]) + body
+
+
+def test_an_idle_circuit_takes_two_tasks_keeps_none_of_what_passed_and_ends_at_its_time() -> None:
+    gone: list[int] = []
+
+    class Piece(bytes):
+        def __del__(self) -> None:
+            gone.append(len(self))
+
+    async def story() -> None:
+        source, target = (NodeKey(bytes([number]) * 32).peer_id for number in (1, 2))
+        asked = HopMessage(type=HopMessage.CONNECT, peer=PeerId(id=ID.from_string(target).to_bytes()))
+        agreed = StopMessage(type=StopMessage.STATUS, status=Status.OK)
+        asking, reached = End(source, [said(asked), Piece(20_000)]), End(target, [said(agreed), Piece(30_000)])
+
+        async def opened(*_: Any, **__: Any) -> Any:
+            return reached
+
+        relay = Relay(opened, lambda peer: SEEN)
+        relay.admits = lambda peer: True
+        relay.book.reserve(target, "network", trio.current_time())
+        async with trio.open_nursery() as tasks:
+            others = trio.lowlevel.current_statistics().tasks_living
+            tasks.start_soon(relay.on_stream, asking)
+            await trio.testing.wait_all_tasks_blocked()
+            assert relay.book.circuits == 1
+            assert trio.lowlevel.current_statistics().tasks_living == others + 2
+            assert asking.heard_bytes >= 30_000
+            assert reached.heard_bytes >= 20_000
+            assert sorted(gone) == [20_000, 30_000]
+            await trio.sleep(CIRCUIT_SECONDS - 1)
+            assert relay.book.circuits == 1
+            await trio.sleep(2)
+            assert relay.book.circuits == 0
+        assert asking.is_reset
+        assert reached.is_reset
+
+    trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -47,8 +47,8 @@ class Pieces:
 class Arrived:
     """Takes what is of stream ``OPEN``, as the multiplexer does."""
 
-    def __init__(self, pieces: Sequence[bytes]) -> None:
-        self.frames = ArrivingFrames(cast(ISecureConn, Pieces(pieces)), self._payload, self._grant)
+    def __init__(self, pieces: Pieces) -> None:
+        self.frames = ArrivingFrames(cast(ISecureConn, pieces), self._payload, self._grant)
         self.payload = b""
         self.granted = 0
 
@@ -76,7 +76,7 @@ def test_frames_of_open_streams_are_taken_and_all_others_left_in_pieces_of_any_s
     everything = b"".join(b"".join(taken) + other for other in left)
 
     async def story(pieces: Sequence[bytes]) -> None:
-        arrived = Arrived(pieces)
+        arrived = Arrived(Pieces(pieces))
         for expected in left:
             header = await arrived.frames.read(HEADER_SIZE)
             assert header == expected[:HEADER_SIZE]
@@ -96,8 +96,32 @@ def test_frames_of_open_streams_are_taken_and_all_others_left_in_pieces_of_any_s
 
 def test_a_message_that_was_read_is_not_kept_until_the_next() -> None:
     async def story() -> None:
-        arrived = Arrived([data(OPEN, bytes(60_000)) + frame(TYPE_PING, FLAG_SYN, 0, 7)])
+        arrived = Arrived(Pieces([data(OPEN, bytes(60_000)) + frame(TYPE_PING, FLAG_SYN, 0, 7)]))
         await arrived.frames.read(HEADER_SIZE)
         assert arrived.frames._unread.obj == b""
 
     trio.run(story)
+
+
+def test_while_the_next_message_is_awaited_nothing_of_the_last_is_kept() -> None:
+    gone: list[int] = []
+    gone_at_each_read: list[int] = []
+
+    class Message(bytes):
+        def __del__(self) -> None:
+            gone.append(len(self))
+
+    class Watched(Pieces):
+        async def read(self, n: int | None = None) -> bytes:
+            gone_at_each_read.append(len(gone))
+            return await super().read(n)
+
+    async def story() -> None:
+        frames = frame(TYPE_WINDOW_UPDATE, 0, OPEN, 1000) + data(OPEN, bytes(60_000))
+        arrived = Arrived(Watched([Message(frames)]))
+        with pytest.raises(IncompleteReadError):
+            await arrived.frames.read(HEADER_SIZE)
+        assert len(arrived.payload) == 60_000
+
+    trio.run(story)
+    assert gone_at_each_read == [0, 1]

@@ -167,6 +167,7 @@ class VerdictPubsub(Pubsub):
                     written += encode_varint_prefixed(rpc.SerializeToString())
                     rpc = queue._queue.pop() if len(written) < WRITTEN_BYTES else None
                 await stream.write(bytes(written))
+                del written  # else it would stay in memory, of each peer, until the next one
         except PEER_FAILURES:
             self._handle_dead_peer(peer_id)
 

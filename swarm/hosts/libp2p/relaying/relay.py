@@ -146,17 +146,16 @@ class Relay:
 
     async def _pass_both_ways(self, circuit: Circuit, one: Stream, other: Stream) -> None:
         """Passes bytes until either end ends, stalls or has reached a limit."""
-        async with anyio.create_task_group() as tasks:
+        with anyio.move_on_after(CIRCUIT_SECONDS):
+            async with anyio.create_task_group() as tasks:
 
-            async def pass_on(source: Stream, sink: Stream) -> None:
-                with suppress(StarlingError):  # one end is gone, and so is the circuit
-                    await self._pass(circuit, source, sink)
-                tasks.cancel_scope.cancel()
+                async def pass_on(source: Stream, sink: Stream) -> None:
+                    with suppress(StarlingError):  # one end is gone, and so is the circuit
+                        await self._pass(circuit, source, sink)
+                    tasks.cancel_scope.cancel()
 
-            tasks.start_soon(pass_on, one, other)
-            tasks.start_soon(pass_on, other, one)
-            await anyio.sleep(CIRCUIT_SECONDS)
-            tasks.cancel_scope.cancel()
+                tasks.start_soon(pass_on, one, other)
+                await pass_on(other, one)
 
     async def _pass(self, circuit: Circuit, source: Stream, sink: Stream) -> None:
         while piece := await source.receive(PIECE_BYTES):
@@ -167,6 +166,7 @@ class Relay:
                 await anyio.sleep(wait_seconds)
             with deadline(STALL_SECONDS, f"relaying to {sink.peer}"):
                 await sink.send(piece)
+            del piece  # else each direction of an idle circuit would keep the last one in memory
 
 
 def _seen(peer: PeerName, at: SocketAddress) -> PeerId:
