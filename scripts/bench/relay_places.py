@@ -9,8 +9,9 @@ each finds out from the relay that nobody can dial it, takes a place, and connec
 send heartbeats, one in ``HEARTBEAT_SECONDS`` (a node's default is 5, and 12 in a swarm of 200), and nothing else. They
 share a few cores, and leave those to the relay where it wants one.
 
-A place is lost where a peer had one and has none. Growth is that of the least-squares line over the second half. All of
-it runs in a network namespace of its own, which ends with it.
+A place is lost where a peer had one and has none. Growth is that of the least-squares line over the second half; at an
+equal number of circuits, that of the plane over time and circuits, whose other slope is the memory of one circuit. All
+of it runs in namespaces of its own, and keeps its folders in memory there, so that nothing remains, however it ends.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import anyio
 import msgspec
 import numpy as np
 
+from node.relay.starting import RELAY_ENVIRONMENT
 from protocol.identity import NodeKey
 from scripts.bench.common.process_usage import cpu_seconds, process_memory
 from scripts.bench.common.processes import child, line_of, tell
@@ -99,7 +101,6 @@ class Peers:
     async def _tell_regularly(self) -> None:
         while True:
             all_of_them = self.participants.values()
-            relayed = sum(p.host.is_relayed(q) for p in all_of_them for q in p.host.peers())
             fewest = min((len(p.host.peers()) for p in all_of_them), default=0)
             without = [
                 f"peer {number}, {len(p.host.peers())} connections, refused {dict(p.reaching.failures)}: "
@@ -107,7 +108,7 @@ class Peers:
                 for number, p in self.participants.items()
                 if not self.held[number]
             ]
-            told = {"held": self.held.total(), "relayed": relayed, "fewest": fewest, "without": without}
+            told = {"held": self.held.total(), "fewest": fewest, "without": without}
             print(json.dumps(told | self.counts))
             sys.stdout.flush()
             await anyio.sleep(TELL_SECONDS)
@@ -163,13 +164,13 @@ class Sample:
     descriptors: int
     held: int
     lost: int
-    relayed: int  # connections through the relay, counted at both ends
+    circuits: int  # connections through the relay, as it says itself every ten seconds at most
     processor_seconds: float
 
 
 class Measurement:
-    def __init__(self, relay: subprocess.Popen[str], workers: list[Told]) -> None:
-        self._relay, self._workers = relay, workers
+    def __init__(self, relay: subprocess.Popen[str], events: Told, workers: list[Told]) -> None:
+        self._relay, self._events, self._workers = relay, events, workers
         self._began = time.monotonic()
 
     def sample(self) -> Sample:
@@ -178,8 +179,8 @@ class Measurement:
 
         return Sample(
             time.monotonic() - self._began, process_memory(self._relay.pid).resident / 1e6,
-            len(list(Path(f"/proc/{self._relay.pid}/fd").iterdir())), total("held"), total("lost"), total("relayed"),
-            cpu_seconds(self._relay.pid),
+            len(list(Path(f"/proc/{self._relay.pid}/fd").iterdir())), total("held"), total("lost"),
+            self._events.last.get("circuits", 0), cpu_seconds(self._relay.pid),
         )  # fmt: skip
 
     def until_all_hold(self, peers: int) -> Sample:
@@ -208,8 +209,19 @@ def growth(samples: list[Sample], name: str) -> float:
     return float(np.polyfit(seconds, values, 1)[0]) * 60
 
 
+def growth_at_equal_circuits(samples: list[Sample]) -> tuple[float, float]:
+    """Returns by how much the memory grows a minute in the second half where the number of circuits stays, in MB, and
+    with each circuit, in kB. Memory that an allocator keeps when circuits end counts as growth over time."""
+    half = samples[len(samples) // 2 :]
+    rows = np.array([[each.seconds / 60, each.circuits, each.memory_mb] for each in half])
+    rows -= rows.mean(0)
+    by_minute, by_circuit = np.linalg.lstsq(rows[:, :2], rows[:, 2], rcond=None)[0]
+    return float(by_minute), float(by_circuit) * 1000
+
+
 def prepare(peers: int) -> None:
-    """Gives the namespace its addresses and its filter."""
+    """Gives the namespaces their addresses, their filter, and a folder in memory for what is temporary."""
+    subprocess.run(["mount", "-t", "tmpfs", "none", tempfile.gettempdir()], check=True)
     addresses = [f"address add {ip}/32 dev lo" for ip in (RELAY, *map(address_of, range(1, peers + 1)))]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(["link set lo up", *addresses]), text=True, check=True)
     subprocess.run(["nft", "-f", "-"], input=DROPPED, text=True, check=True)
@@ -219,13 +231,13 @@ def measured(peers: int, minutes: float) -> list[Figure]:
     prepare(peers)
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="starling-relay-")))
-        relay = stack.enter_context(child("node.relay.relay_process", "--json"))
+        relay = stack.enter_context(child("node.relay.relay_process", "--json", **RELAY_ENVIRONMENT))
         tell(relay, **msgspec.to_builtins(settings_of(home, RELAY)))
         ready = json.loads(line_of(relay))
         events = Told(ready)
         events.follow(relay)
         time.sleep(TELL_SECONDS)
-        alone = Measurement(relay, []).sample()
+        alone = Measurement(relay, events, []).sample()
         workers = []
         for first in range(1, peers + 1, PER_PROCESS):
             worker = stack.enter_context(child("scripts.bench.relay_places", "--worker"))
@@ -233,7 +245,7 @@ def measured(peers: int, minutes: float) -> list[Figure]:
             tell(worker, numbers=numbers, relay=ready["addresses"][0])
             workers.append(Told())
             workers[-1].follow(worker)
-        measurement = Measurement(relay, workers)
+        measurement = Measurement(relay, events, workers)
         held = measurement.until_all_hold(peers)
         samples = measurement.over(minutes)
         relayed_bytes = events.last.get("relayed_bytes", 0)
@@ -241,6 +253,7 @@ def measured(peers: int, minutes: float) -> list[Figure]:
     last = samples[-1]
     used = (last.processor_seconds - samples[0].processor_seconds) / (last.seconds - samples[0].seconds)
     most_memory = max(each.memory_mb for each in samples)
+    growth_mb, circuit_kb = growth_at_equal_circuits(samples)
     return [
         Figure("places lost", last.lost, "", "lower", "0"),
         Figure("fewest places held at a time", min(each.held for each in samples), "", "higher", f">= {peers}"),
@@ -248,10 +261,14 @@ def measured(peers: int, minutes: float) -> list[Figure]:
         Figure("memory alone", alone.memory_mb, "MB", "lower"),
         Figure("memory once all had a place", held.memory_mb, "MB", "lower"),
         Figure("growth of memory, second half", growth(samples, "memory_mb"), "MB/minute", "lower", "<= 0.1"),
+        Figure("growth of memory at an equal number of circuits", growth_mb, "MB/minute", "lower"),
+        Figure("memory with each circuit", circuit_kb, "kB", "lower"),
+        Figure("circuits in the middle", samples[len(samples) // 2].circuits, "", "higher"),
+        Figure("circuits, most", max(each.circuits for each in samples), "", "higher"),
+        Figure("circuits at the end", last.circuits, "", "higher"),
         Figure("growth of descriptors, second half", growth(samples, "descriptors"), "a minute", "lower", "<= 0.1"),
         Figure("descriptors, most", max(each.descriptors for each in samples), "", "lower"),
         Figure("until all had a place", held.seconds, "s", "lower"),
-        Figure("connections through the relay, at the end", last.relayed / 2, "", "higher"),
         Figure("fewest connections of a peer, at the end", fewest, "", "higher"),
         Figure("relayed", relayed_bytes / 1e6, "MB", "lower"),
         Figure("cores that the relay takes", used, "", "lower"),

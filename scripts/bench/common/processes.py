@@ -49,10 +49,12 @@ def started_node(home: Path, *flags: str, **how: Any) -> subprocess.Popen[bytes]
 
 
 @contextmanager
-def child(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs a module of this repository, with pipes to its standard input and output; ends it on leaving."""
+def child(module: str, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Runs a module of this repository, with pipes to its standard input and output; ends it on leaving. It sees the
+    variables of ``environment`` beside this process's own."""
     command = [sys.executable, "-m", module, *arguments]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    pipes["env"] = {**os.environ, **environment}
     with subprocess.Popen(command, cwd=REPOSITORY, **pipes) as process:
         try:
             yield process
