@@ -128,6 +128,7 @@ class Relaying:
     relayed_bytes: int = 0  # since start, for others
     relays: Sequence[PeerId] = ()  # at which this host has a place
     takes_places: bool = True  # when ``Host.reserve`` is called
+    dialled: Collection[PeerId] = ()  # directly, by this host: those at which it may take one
 
 
 class Host(Protocol):

@@ -149,7 +149,6 @@ class Participant:
         return Reaching(
             self.host,
             members=self.peering.members,
-            is_dialled=self.peering.is_dialled,
             on_place=self.peering.tell_soon,
             relays=relays,
             router=router,

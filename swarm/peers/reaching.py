@@ -53,15 +53,14 @@ class Relays(Enum):
 
 
 class Reaching:
-    """Run ``run()`` beside the host. ``members`` are the connected peers of our swarm, ``is_dialled`` says whether we
-    dialled one; ``on_place`` is called when this node has a new address through a relay."""
+    """Run ``run()`` beside the host. ``members`` are the connected peers of our swarm; ``on_place`` is called when this
+    node has a new address through a relay."""
 
     def __init__(
         self,
         host: Host,
         *,
         members: Callable[[], Collection[PeerId]],
-        is_dialled: Callable[[PeerId], bool],
         on_place: Callable[[], None] = lambda: None,
         relays: Relays = Relays.WHILE_DIALLED,
         router: Router | None = None,
@@ -70,7 +69,6 @@ class Reaching:
         self.failures: Counter[str] = Counter()
         self._host = host
         self._members = members
-        self._is_dialled = is_dialled
         self._on_place = on_place
         self._relays = relays
         self._dial_back = DialBack(host)
@@ -144,8 +142,9 @@ class Reaching:
             self._opening.tick(tasks, verdict.reach, private_listening(own))
         self._announce(verdict)
         if (verdict.needs_relay or verdict.nobody_tried) and not is_door:
-            dialled = [p for p in direct if self._is_dialled(p) and p not in self._asking]
-            for relay in relays_to_ask(now_seconds, dialled, self._renew_at, self._refused):
+            dialled = set(self._host.relaying().dialled) - self._asking
+            free = [peer for peer in direct if peer in dialled]
+            for relay in relays_to_ask(now_seconds, free, self._renew_at, self._refused):
                 if relay not in self._asking:
                     self._asking.add(relay)
                     tasks.start_soon(self._reserve, relay)

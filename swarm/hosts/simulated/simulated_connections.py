@@ -146,12 +146,15 @@ class SimulatedConnections:
     async def reserve(self, relay: PeerId, deadline_seconds: float) -> float:
         with deadline(deadline_seconds, f"reserving at {relay}"):
             await anyio.sleep(2 * max(self._conditions.delay_seconds))
-            if relay not in self.links or self.is_relayed(relay) or relay not in self._dialled:
+            if relay not in self.dialled():
                 raise UnreachableError(f"{relay} is no relay: we did not dial it")
             at_relay = self._hosts[relay].connections
             seconds = at_relay.relaying.give(self._ourselves, relay)
             self.relaying.places[relay] = at_relay.address, anyio.current_time() + seconds
             return seconds
+
+    def dialled(self) -> list[PeerId]:
+        return [peer for peer in self._dialled if peer in self.links and not self.is_relayed(peer)]
 
     def _link_with(self, target: LinkedHost) -> SimulatedLink:
         directions = {

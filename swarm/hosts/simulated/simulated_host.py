@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import anyio
 from anyio.abc import TaskGroup
@@ -156,7 +157,7 @@ class SimulatedHost:
         self.connections.relaying.admits = admits
 
     def relaying(self) -> Relaying:
-        return self.connections.relaying.status()
+        return replace(self.connections.relaying.status(), dialled=self.connections.dialled())
 
     async def disconnect(self, peer: PeerId) -> None:
         self.connections.unlink(peer, f"{self.peer_id} disconnected")

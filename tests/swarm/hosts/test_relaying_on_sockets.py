@@ -231,6 +231,24 @@ def test_a_relay_sees_a_peer_where_it_connected_last(tell_on_sockets) -> None:
     tell_on_sockets(story)
 
 
+def test_a_place_is_taken_over_a_connection_that_the_library_dialled(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        relay, one = await world.start(tasks, 2)
+        relay.serve_as_relay(lambda peer: True)
+        where, peer = parse_address(relay.addresses()[0])
+        one._network.peerstore.add_addrs(peer, [where], 60)
+        await one._network.dial_peer(peer)  # as its DHT does where a connection has ended
+        assert list(one.relaying().dialled) == [relay.peer_id]
+        assert await one.reserve(relay.peer_id, deadline_seconds=10) > 0
+        assert f"{relay.addresses()[0]}/p2p-circuit/p2p/{one.peer_id}" in one.addresses()
+        await world.eventually(lambda: list(relay.peers()) == [one.peer_id])
+        assert not relay.relaying().dialled
+        await one.disconnect(relay.peer_id)
+        assert not one.relaying().dialled
+
+    tell_on_sockets(story)
+
+
 def held() -> Counter[str]:
     """Returns how many objects of the host's code there are, by type.
 
@@ -290,6 +308,8 @@ def test_a_direct_connection_takes_the_place_of_the_relayed_one_and_gossip_goes_
         assert other.is_relayed(one.peer_id)
         await world.eventually(lambda: not other.is_relayed(one.peer_id) and not one.is_relayed(other.peer_id))
         await world.eventually(lambda: relay.relaying().circuits == 0)
+        for host in (one, other):
+            assert list(host.relaying().dialled) == [relay.peer_id], "who met through a relay gives no place"
         passed = relay.relaying().relayed_bytes
         await other.disconnect(relay.peer_id)
         await one.disconnect(relay.peer_id)

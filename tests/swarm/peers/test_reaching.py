@@ -96,6 +96,17 @@ def test_a_node_whose_only_peer_is_too_busy_to_dial_it_takes_a_place_meanwhile(
     play(story)
 
 
+def test_a_place_is_taken_where_not_the_node_but_its_dht_dialled_the_relay(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("door") as door, behind_router(swarm, "inside") as node:
+            await node.host.connect(door.host.addresses()[0], deadline_seconds=5.0)
+            await anyio.sleep(30.0)
+            assert reach(node).relays == (door.host.peer_id,)
+
+    play(story)
+
+
 def test_when_the_relay_leaves_another_takes_its_place(tmp_path: Path) -> None:
     async def story() -> None:
         swarm = Swarm(tmp_path)

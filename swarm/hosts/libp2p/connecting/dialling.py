@@ -69,7 +69,7 @@ class Dialling:
     async def _dial_direct(self, maddr: Multiaddr, peer: ID) -> None:
         usual_source = self._tcp.usual_source(maddr)
         try:
-            connection = await self._network.dial_addr(maddr, peer)
+            await self._network.dial_addr(maddr, peer)
         except PEER_FAILURES as error:
             if usual_source is None or not has_failed_in_handshake(error):
                 raise
@@ -77,8 +77,7 @@ class Dialling:
                 await anyio.sleep(MET_MIDWAY_SECONDS)
             if self._network.connection_to(peer) is not None:
                 return
-            connection = await self._network.dial_addr(maddr, peer, (usual_source[0], ANY_PORT))
-        self._traversal.note_dialled(str(peer), maddr, connection)
+            await self._network.dial_addr(maddr, peer, (usual_source[0], ANY_PORT))
 
     async def _dial_relayed(self, relay_address: Address, peer: ID) -> None:
         if CIRCUIT in relay_address:

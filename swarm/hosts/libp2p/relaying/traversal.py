@@ -15,9 +15,9 @@ from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.peer.id import ID
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.pubsub.rpc_queue import RpcQueue
+from libp2p.rcmgr import Direction
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.utils.varint import encode_varint_prefixed
-from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.errors import UnreachableError
 from swarm.host import PeerId, Relaying, Stream, StreamHandler
@@ -51,7 +51,7 @@ class Traversal:
         self._failures = failures
         self._start = start
         self._pubsub: Pubsub | None = None
-        self._dialled: dict[PeerId, tuple[INetConn, Multiaddr]] = {}  # the connections that we dialled directly
+        self._dialled: dict[PeerId, SwarmConn] = {}  # the connections that we dialled directly
         self.relay = Relay(open_stream, self._seen_at)
         self.circuits = Circuits(network, open_stream, self._on_relayed)
         self.punching = Punching(
@@ -83,15 +83,13 @@ class Traversal:
         direct = [c for c in self._live(peer) if not is_relayed_connection(c)]
         return cast(Yamux, direct[-1].muxed_conn).get_remote_address() if direct else None
 
-    def note_dialled(self, peer: PeerId, maddr: Multiaddr, connection: INetConn) -> None:
-        self._dialled = {each: (c, at) for each, (c, at) in self._dialled.items() if not c.is_closed}
-        self._dialled[peer] = connection, maddr
-
     async def reserve(self, relay: PeerId, deadline_seconds: float) -> float:
-        connection, maddr = self._dialled.get(relay, (None, None))
-        if connection is None or connection.is_closed:
+        connection = self._dialled.get(relay)
+        at = cast(Yamux, connection.muxed_conn).get_remote_address() if connection is not None else None
+        if connection is None or connection.is_closed or at is None:
             raise UnreachableError(f"{relay} is no relay: we did not dial it")
-        return await self.circuits.reserve(relay, f"{maddr}/p2p/{relay}", connection, deadline_seconds)
+        address = f"/{'ip6' if ':' in at[0] else 'ip4'}/{at[0]}/tcp/{at[1]}/p2p/{relay}"
+        return await self.circuits.reserve(relay, address, connection, deadline_seconds)
 
     def _places(self) -> dict[PeerId, str]:
         now_seconds = anyio.current_time()
@@ -114,15 +112,23 @@ class Traversal:
         self.relay.drop_departed()
         book = self.relay.book
         serves = self.relay.admits is not None
-        return Relaying(serves, book.reservations, book.circuits, book.relayed_bytes, tuple(self._places()))
+        dialled = tuple(p for p, c in self._dialled.items() if not c.is_closed and not c.muxed_conn.is_closed)
+        return Relaying(
+            serves, book.reservations, book.circuits, book.relayed_bytes, tuple(self._places()), dialled=dialled
+        )
 
     def _on_relayed(self, peer: PeerId, dialled_us: bool) -> None:
         if dialled_us:
             self._start(self.punching.punch, peer)
 
     def _on_direct(self, connection: SwarmConn) -> None:
-        if any(map(is_relayed_connection, self._live(str(connection.muxed_conn.peer_id)))):
+        """Whoever had it dialled, the library too: its DHT does so where a connection has ended."""
+        peer = str(connection.muxed_conn.peer_id)
+        if any(map(is_relayed_connection, self._live(peer))):
             self._start(self._move_over, connection)
+        elif connection.direction == Direction.OUTBOUND:
+            self._dialled = {each: c for each, c in self._dialled.items() if not c.is_closed}
+            self._dialled[peer] = connection
 
     async def _move_over(self, direct: SwarmConn) -> None:
         peer = direct.muxed_conn.peer_id
