@@ -20,6 +20,11 @@ PeerId = str  # libp2p peer id, base58btc, "12D3Koo…"
 Address = str  # multiaddr ending in /p2p/<peer id>
 
 
+def tcp_address(ip: str, port: int) -> str:
+    """Returns the multiaddr of a TCP port, which names no peer yet."""
+    return f"/{'ip6' if ':' in ip else 'ip4'}/{ip}/tcp/{port}"
+
+
 class LanSwarm(NamedTuple):
     """An open swarm as a host on the local network names it. Of others both are claims."""
 

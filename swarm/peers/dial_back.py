@@ -22,7 +22,7 @@ from protocol.streams.dial_back_messages import (
     decode_dial_back_message,
 )
 from protocol.streams.framing import framed_message
-from swarm.host import Address, Host, PeerId, Stream
+from swarm.host import Address, Host, PeerId, Stream, tcp_address
 from swarm.peers.reachability import DialReport
 from swarm.stream_reader import StreamReader, asking, read_frame
 from swarm.token_bucket import TokenBuckets
@@ -82,7 +82,7 @@ class DialBack:
         reached: set[int] = set()
 
         async def try_port(port: int) -> None:
-            address = f"/{'ip6' if ':' in ip else 'ip4'}/{ip}/tcp/{port}/p2p/{peer}"
+            address = f"{tcp_address(ip, port)}/p2p/{peer}"
             try:
                 await self._host.prove(address, deadline_seconds=DIAL_SECONDS)
                 reached.add(port)

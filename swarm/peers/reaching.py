@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 
 from protocol.errors import StarlingError
 from swarm import api
-from swarm.host import Address, Host, PeerId
+from swarm.host import Address, Host, PeerId, tcp_address
 from swarm.peers.dial_back import DialBack, ports_of
 from swarm.peers.discovery import CIRCUIT
 from swarm.peers.port_opening import PortOpening
@@ -102,7 +102,7 @@ class Reaching:
         return [a for a in self._host.addresses() if CIRCUIT not in a and a not in announced]
 
     def _announced(self, ip: str, port: int) -> Address:
-        return f"/{'ip6' if ':' in ip else 'ip4'}/{ip}/tcp/{port}/p2p/{self._host.peer_id}"
+        return f"{tcp_address(ip, port)}/p2p/{self._host.peer_id}"
 
     def is_relay(self, peer: PeerId) -> bool:
         """Whether this node is reached through ``peer``."""

@@ -32,7 +32,7 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.errors import StarlingError, UnreachableError
 from swarm.deadlines import deadline
-from swarm.host import PeerId, Stream
+from swarm.host import PeerId, Stream, tcp_address
 from swarm.hosts.libp2p.containment import Failures, innermost_cause
 from swarm.hosts.libp2p.punch_bounds import PunchBounds, SocketAddress, punchable
 from swarm.hosts.libp2p.relaying.circuit_messages import (
@@ -169,7 +169,7 @@ class Punching:
 
     async def _dial(self, peer: PeerId, address: SocketAddress, source_port: int | None, *, is_listener: bool) -> bool:
         ip, port = address
-        maddr = Multiaddr(f"/ip{6 if ':' in ip else 4}/{ip}/tcp/{port}")
+        maddr = Multiaddr(tcp_address(ip, port))
         source = self._source_of(ip)
         if source is not None and source_port is not None:
             source = source[0], source_port

@@ -56,9 +56,7 @@ def launched_kernels() -> set[str]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("maker", TARGETS)
-def test_kernels_compile_within_the_smallest_cards_limits_and_the_exact_ones_round_nowhere_else(
-    maker: str,
-) -> None:
+def test_kernels_compile_within_the_smallest_cards_limits_and_the_exact_ones_round_nowhere_else(maker: str) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "tests.node.gpu.compiled_kernels", maker]
     done = subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)

@@ -26,7 +26,7 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.errors import TransportError
 from swarm.address_groups import is_public
-from swarm.host import Address
+from swarm.host import Address, tcp_address
 from swarm.hosts.libp2p.connecting.network import DoorwayNetwork
 from swarm.hosts.libp2p.containment import Failures
 from swarm.hosts.libp2p.doorway import Doorway
@@ -92,10 +92,7 @@ class Listening:
 
     def advertised(self, _candidates: object = None) -> list[Multiaddr]:
         """Returns where this machine can be dialled; the library calls it with what it would have said itself."""
-        return [
-            Multiaddr(f"/{'ip6' if ':' in ip else 'ip4'}/{ip}/tcp/{port}")
-            for ip, port in dialable(self._sockets(), self._interfaces.ips)
-        ]
+        return [Multiaddr(tcp_address(ip, port)) for ip, port in dialable(self._sockets(), self._interfaces.ips)]
 
     def addresses(self, peer_id: str, places: Sequence[Address]) -> list[Address]:
         """Returns the addresses to tell others: of a router, of ``places`` at relays, then of this machine."""

@@ -20,7 +20,7 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.utils.varint import encode_varint_prefixed
 
 from protocol.errors import UnreachableError
-from swarm.host import PeerId, Relaying, Stream, StreamHandler
+from swarm.host import PeerId, Relaying, Stream, StreamHandler, tcp_address
 from swarm.hosts.libp2p.connecting.network import DoorwayNetwork, is_relayed_connection
 from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures
 from swarm.hosts.libp2p.gossipsub.send_queue import SendQueue
@@ -88,8 +88,7 @@ class Traversal:
         at = cast(Yamux, connection.muxed_conn).get_remote_address() if connection is not None else None
         if connection is None or connection.is_closed or at is None:
             raise UnreachableError(f"{relay} is no relay: we did not dial it")
-        address = f"/{'ip6' if ':' in at[0] else 'ip4'}/{at[0]}/tcp/{at[1]}/p2p/{relay}"
-        return await self.circuits.reserve(relay, address, connection, deadline_seconds)
+        return await self.circuits.reserve(relay, f"{tcp_address(*at)}/p2p/{relay}", connection, deadline_seconds)
 
     def _places(self) -> dict[PeerId, str]:
         now_seconds = anyio.current_time()

@@ -25,14 +25,13 @@ from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 
 VOCABULARY = 23
+SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48}
 
 
 def qwen3(**extra: Any) -> Any:
     return Qwen3ForCausalLM(
         Qwen3Config(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=48,
+            **SIZES,
             num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=2,
@@ -50,9 +49,7 @@ def sliding_qwen3() -> Any:
 
 def llama() -> Any:
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
+        **SIZES,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=4,
@@ -63,9 +60,7 @@ def llama() -> Any:
 
 def qwen2() -> Any:
     config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
+        **SIZES,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=1,
@@ -78,9 +73,7 @@ def qwen2() -> Any:
 def gemma2() -> Any:
     """Its norms multiply by 1 + w, and its MLP takes GELU."""
     config = Gemma2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
+        **SIZES,
         num_hidden_layers=1,
         num_attention_heads=2,
         head_dim=8,
@@ -90,9 +83,7 @@ def gemma2() -> Any:
 
 def gpt_neox() -> Any:
     config = GPTNeoXConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
+        **SIZES,
         num_hidden_layers=2,
         num_attention_heads=4,
         max_position_embeddings=64,
