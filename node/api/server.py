@@ -67,10 +67,13 @@ async def served(
         raise ValueError("an API on a port needs a token")
     async with AsyncExitStack() as stack:
         stack.callback(path.unlink, missing_ok=True)  # last: whoever finds no socket asks the lock
+        runner, loop = await _runner(stack, application(node, feed)), asyncio.get_running_loop()
+        assert runner.server is not None
         try:
-            await web.UnixSite(await _runner(stack, application(node, feed)), path).start()
+            listening = await loop.create_unix_server(runner.server, path)
         except OSError as error:
             raise StorageError(f"no socket can be made at {path}: {error}") from None
+        stack.push_async_callback(_stop_listening, listening)
         yield await _on_port(stack, application(node, feed, token=token), ports) if ports else None
 
 
@@ -85,12 +88,21 @@ async def _on_port(stack: AsyncExitStack, app: web.Application, ports: Sequence[
         except OSError as error:
             because = because or f"{LOOPBACK}:{port} ({error.strerror})"
         else:
-            stack.callback(listening.close)  # before the runner ends the connections
+            stack.push_async_callback(_stop_listening, listening)  # before the runner ends the connections
             return port
     others = f", nor on {len(ports) - 1} others" if len(ports) > 1 else ""
     raise UnreachableError(
         f"the API cannot listen on {because}{others}: set api.port to a free port, or to 0 for no port"
     )
+
+
+async def _stop_listening(listening: asyncio.Server) -> None:
+    """Closes ``listening`` once every connection that asyncio has accepted is the server's, which ends it. Python 3.11
+    would keep one whose transport it has yet to make open, and raise."""
+    for each in listening.sockets:
+        asyncio.get_running_loop().remove_reader(each)
+    await asyncio.sleep(0)
+    listening.close()
 
 
 async def _runner(stack: AsyncExitStack, app: web.Application) -> web.AppRunner:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -124,6 +124,21 @@ async def test_connection_that_never_asks_is_closed_and_one_that_asked_stays(
         assert await first_line(half) == b""
         asking[1].write(ASK)
         await asking[0].readuntil(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("iterations", range(6))
+@pytest.mark.parametrize("over", ["unix", "tcp"])
+async def test_connection_that_comes_while_the_server_ends_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: str, iterations: int
+) -> None:
+    async with machine(tmp_path, monkeypatch) as node:
+        client = socket.socket(socket.AF_UNIX if over == "unix" else socket.AF_INET)
+        client.connect(str(tmp_path / "s") if over == "unix" else ("127.0.0.1", node.port))  # the backlog takes it
+        client.setblocking(False)
+        for _ in range(iterations):  # of the loop: asyncio accepts, makes the transport, tells the protocol
+            await asyncio.sleep(0)
+    with client, suppress(ConnectionError):
+        assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1), HANG_SECONDS) == b""
 
 
 async def test_authorization_that_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
