@@ -32,12 +32,7 @@ compiler when it is imported: a second and 40 MB more for every learner of an ad
 
 from __future__ import annotations
 
-import atexit
-import gc
-import logging
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Final
 
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -75,28 +70,3 @@ def thread_limit(threads: int | None, environment: Mapping[str, str]) -> dict[st
         name: str(min(threads, int(text)) if text.isdigit() and int(text) else threads)
         for name, text in set_already.items()
     }
-
-
-@contextmanager
-def importing_libraries() -> Iterator[None]:
-    """Holds the garbage collector off while torch and transformers are imported, and hides the package ``kernels``.
-
-    The collector would look through all of their objects again and again and find nothing to free, which takes a sixth
-    of the import's three seconds. Later collections leave these objects out too, until the interpreter ends.
-
-    On some CPUs bitsandbytes, when it is imported, downloads a kernel through ``kernels`` where that is installed and
-    runs it, and warns where it is not. A node runs no code that nobody chose.
-    """
-    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
-    hidden = "kernels" not in sys.modules
-    if hidden:
-        sys.modules["kernels"] = None  # type: ignore[assignment]  # how Python notes that an import fails
-    gc.disable()
-    try:
-        yield
-    finally:
-        if hidden:
-            del sys.modules["kernels"]
-        gc.freeze()
-        atexit.register(gc.unfreeze)  # otherwise triton reports its own objects as leaked
-        gc.enable()

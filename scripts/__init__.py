@@ -11,5 +11,5 @@ from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 
-# It warns on some processors of a kernel that nobody asked for: ``node.compute_environment.importing_libraries``.
+# It warns on some processors of a kernel that nobody asked for: ``node.library_imports.importing_libraries``.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)

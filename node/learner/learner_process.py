@@ -26,10 +26,10 @@ from typing import BinaryIO
 
 import msgspec
 
-from node.compute_environment import importing_libraries
 from node.configuration import Config
 from node.events import PAUSE_LINE, STOP_LINE, Event, Fault, LearnerStart, Loading, encode_event
 from node.learner.memory.abandoned import WaitAbandoned
+from node.library_imports import importing_libraries
 from node.policy.device_faults import accelerator_error, detail_of, is_out_of_memory
 from node.process_pipes import claim_standard_output
 from node.stages.attendance import NEW_PLAN, Attendance

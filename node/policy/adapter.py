@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from node.library_imports import deferring
+
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
     from peft.tuners.lora import LoraLayer
@@ -32,9 +34,9 @@ def with_adapter(base: PreTrainedModel, rank: int) -> PeftModel:
     The adapter is in float32 whatever the base is in. Its A holds arbitrary values: ``first_factors`` has those that a
     policy begins with.
     """
-    from peft import get_peft_model
+    with deferring(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        from peft import get_peft_model
 
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # peft uses a name that transformers has since changed
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         return get_peft_model(base, adapter_config(rank))

@@ -18,6 +18,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from node.library_imports import deferring
 from node.policy.base_weights import stored_tensors
 from node.policy.device_faults import accelerator_error, is_out_of_memory
 from node.policy.four_bit import keep_differentiable
@@ -38,8 +39,9 @@ def load_base(folder: Path, device: torch.device, dtype: torch.dtype, *, four_bi
     check_layers(folder, config, stored)
     held = sum(tensor.elements for _, tensor in stored.values())
     try:
-        _check_claim(folder, AutoConfig.from_pretrained(str(folder), local_files_only=True), held)
-        model, loading = _from_pretrained(folder, device, dtype, four_bit=four_bit)
+        with deferring():
+            _check_claim(folder, AutoConfig.from_pretrained(str(folder), local_files_only=True), held)
+            model, loading = _from_pretrained(folder, device, dtype, four_bit=four_bit)
     except ConfigurationError:
         raise
     except Exception as error:  # a configuration may lead to anything: what builds the model believes what it says
@@ -77,14 +79,15 @@ def base_without_weights(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         return None if parameter is None else torch.nn.Parameter(parameter.to("meta"), requires_grad=False)
 
     try:
-        config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
-        _check_claim(folder, config, sum(tensor.elements for _, tensor in stored.values()))
-        # Modules allocate their weights, and nobody writes to them before they are registered: no page is taken.
-        hook = register_module_parameter_registration_hook(weightless)
-        try:
-            model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
-        finally:
-            hook.remove()
+        with deferring():
+            config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+            _check_claim(folder, config, sum(tensor.elements for _, tensor in stored.values()))
+            # Modules allocate their weights, and nobody writes to them before they are registered: no page is taken.
+            hook = register_module_parameter_registration_hook(weightless)
+            try:
+                model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+            finally:
+                hook.remove()
     except ConfigurationError:
         raise
     except Exception as error:  # as in ``load_base``

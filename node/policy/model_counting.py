@@ -14,6 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from node.fit.model_sizes import ModelSizes, checked_against_files, known_sizes
+from node.library_imports import deferring
 from node.policy.model_config import read_config
 from protocol.errors import ConfigurationError
 
@@ -27,7 +28,7 @@ def counted_sizes(folder: Path) -> ModelSizes:
     read_config(folder)  # bounds, before a module is made for every layer
     try:
         config: Any = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        with torch.device("meta"):
+        with deferring(), torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
         return checked_against_files(_counted(model, config), folder)
     except (OSError, ValueError, KeyError, AttributeError, ImportError, RuntimeError) as error:

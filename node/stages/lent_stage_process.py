@@ -10,10 +10,10 @@ import socket
 import sys
 from pathlib import Path
 
-from node.compute_environment import importing_libraries
 from node.engines.process.engine_process import end, main
 from node.engines.process.engine_setup import LentSetup
 from node.engines.process.lent_engine_process import check_family, connections
+from node.library_imports import importing_libraries
 
 
 def serve(connection: socket.socket, setup: LentSetup) -> None:

@@ -24,9 +24,9 @@ import msgspec
 
 from node.checkpoints.checkpoint_files import rounds
 from node.checkpoints.choice import BEST, named_checkpoint
-from node.compute_environment import importing_libraries
 from node.configuration import Config
 from node.home import Home
+from node.library_imports import importing_libraries
 from node.process_pipes import claim_standard_output
 from node.tasks.catalogue import find_task
 from node.trying.messages import Answered, Doing, NotAnswered, Said, TryRequest, TryStart

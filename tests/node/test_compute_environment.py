@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
-import pytest
-
 from node.compute_environment import (
     COMPUTE_DEFAULTS,
     compute_environment,
-    importing_libraries,
     thread_limit,
     without_compute_settings,
 )
@@ -26,15 +20,3 @@ def test_another_program_gets_what_the_user_set_and_limits_of_threads_and_nothin
     limited = own | thread_limit(1, own)
     assert without_compute_settings(compute_environment(own)) == own
     assert without_compute_settings(compute_environment(limited)) == limited
-
-
-def test_package_that_downloads_code_is_hidden_from_the_libraries_and_from_nobody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "kernels.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    with importing_libraries():
-        assert importlib.util.find_spec("kernels") is None
-        with pytest.raises(ImportError):
-            importlib.import_module("kernels")
-    assert importlib.util.find_spec("kernels") is not None

@@ -43,9 +43,9 @@ def evaluate(
     """
     from node.checkpoints.choice import named_checkpoint
     from node.cli.wording import evaluation_lines
-    from node.compute_environment import importing_libraries
     from node.configuration.sources import load_config
     from node.doctor.task_check import check_generators
+    from node.library_imports import importing_libraries
 
     set_compute_defaults()
     where = home_of(home)

@@ -53,9 +53,9 @@ def export(
     starling export ./small --four-bit
     """
     from node.cli.wording import export_lines
-    from node.compute_environment import importing_libraries
     from node.export.export_result import Request
     from node.export.new_folder import check_target
+    from node.library_imports import importing_libraries
 
     set_compute_defaults()
     check_target(folder, force=force)  # before the libraries are imported, which takes seconds

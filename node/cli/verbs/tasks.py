@@ -152,7 +152,7 @@ def _play(task: ConversationTask, seed: int, *, as_json: bool) -> None:
 
 
 def _shown(model: str, chat: ChatMode, prompt: Prompt) -> ShownPrompt:
-    from node.compute_environment import importing_libraries
+    from node.library_imports import importing_libraries
 
     with importing_libraries():
         from node.policy.shown_prompt import shown_prompt

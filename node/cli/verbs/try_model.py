@@ -75,9 +75,9 @@ def try_model(
     starling try --no-base --temperature 1 < questions.txt
     """
     from node.checkpoints.choice import named_checkpoint
-    from node.compute_environment import importing_libraries
     from node.configuration.sources import load_config
     from node.doctor.task_check import check_generators
+    from node.library_imports import importing_libraries
     from node.printable import printable
     from node.tasks.catalogue import find_task
     from node.tasks.registry import load_tasks

@@ -283,8 +283,9 @@ def warning_line(found: Finding) -> str:
 def _dry_run(home: Home, checked: StartCheck, resumed: Path | None, *, as_json: bool) -> None:
     """Shows what the model would answer at a start with these settings."""
     from node.cli.shown_steps import shown_steps
-    from node.compute_environment import importing_libraries, thread_limit
+    from node.compute_environment import thread_limit
     from node.configuration import with_whole_paths
+    from node.library_imports import importing_libraries
     from node.trying.dry_run_result import dry_run_lines
 
     config = with_whole_paths(checked.resolved.config, Path.cwd())

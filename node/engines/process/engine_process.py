@@ -19,8 +19,8 @@ from typing import NoReturn, TypeVar
 
 import msgspec
 
-from node.compute_environment import importing_libraries
 from node.engines.process.engine_setup import EngineSetup, ProcessSetup
+from node.library_imports import importing_libraries
 from protocol.errors import StarlingError
 from swarm.exit_codes import ExitCode, exit_code_of
 from swarm.process_start import INPUT, first_line

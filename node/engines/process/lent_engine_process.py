@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.compute_environment import importing_libraries
 from node.engines.process.engine_process import accepted, end, main
 from node.engines.process.engine_setup import LentSetup
+from node.library_imports import importing_libraries
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from node.compute_environment import importing_libraries
+from node.library_imports import importing_libraries
 from protocol.errors import ConfigurationError
 from swarm.exit_codes import ExitCode
 from swarm.process_start import INPUT

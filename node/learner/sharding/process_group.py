@@ -33,7 +33,6 @@ from node.learner.steps.devices import Devices
 
 SILENT_SECONDS: Final = 600.0  # that one device waits for another, in a pass; then its process ends
 _LOOPBACK: Final = "lo0" if sys.platform == "darwin" else "lo"
-_REDUCED = MixedPrecisionPolicy(reduce_dtype=torch.float32)
 
 
 def share_processors(device: torch.device, count: int) -> None:
@@ -112,11 +111,12 @@ def shard_network(network: Network, devices: DeviceMesh) -> None:
 
     A gradient is the sum over all devices.
     """
+    reduced = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     for layer in network.layers:
-        fully_shard(layer, mesh=devices, mp_policy=_REDUCED)
+        fully_shard(layer, mesh=devices, mp_policy=reduced)
     embedding: torch.nn.Module = network.body.get_input_embeddings()  # type: ignore[operator]
-    fully_shard([embedding, network.head], mesh=devices, mp_policy=_REDUCED, reshard_after_forward=False)
-    fully_shard(network.body, mesh=devices, mp_policy=_REDUCED)
+    fully_shard([embedding, network.head], mesh=devices, mp_policy=reduced, reshard_after_forward=False)
+    fully_shard(network.body, mesh=devices, mp_policy=reduced)
     for module in _groups(network):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)

@@ -20,7 +20,6 @@ from typing import Final
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 BLOCK: Final = 1 << 24
 """Numbers added at a time: a CPU makes a float32 copy of what it adds, which should not be of a whole embedding."""
@@ -97,8 +96,8 @@ class GradientAccumulator:
 
 @torch.no_grad()
 def shard_of(tensor: Tensor) -> Tensor:
-    """Returns this device's rows of a tensor in shards, as a live view; any other tensor as it is."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    """Returns this device's rows of a tensor in shards (``DTensor``), as a live view; any other tensor as it is."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def rows_of(shape: Sequence[int], rank: int, devices: int) -> slice:

@@ -4,7 +4,7 @@ The library imports all of itself, and with it QUIC, WebSocket, TLS certificates
 of key. A host here uses none of these, or for few peers. They are imported once they are used: 33 MB of a process.
 """
 
-from swarm.hosts.deferred_imports import deferred
+from swarm.deferred_imports import deferred
 
 RARELY_USED = (
     "Crypto",  # keys of RSA, and the cipher of private clusters

@@ -46,7 +46,19 @@ from tests.hang_guard import HANG_SECONDS
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[3]
-COMMAND = (sys.executable, "-m", "node.learner.learner_process")
+COMMAND = (
+    sys.executable,
+    "-c",
+    """
+import sys
+from node.learner.learner_process import main
+code = main()
+from node.library_imports import RARELY_USED
+from tests.deferred_names import imported_after_all
+print("imported after all:", imported_after_all(RARELY_USED), file=sys.stderr)
+sys.exit(code)
+""",
+)
 CONFIG = Config(
     name="ann", learner=LearnerSection(own_groups=2, completions=2), evaluation=EvaluationSection(prompts=2)
 )
@@ -130,6 +142,7 @@ def test_learner_without_its_supervisor_checkpoints_and_ends_and_the_next_one_go
         first.process.stdin.close()  # as when the supervisor is killed
         assert first.read_to_the_end() == ExitCode.DONE
         wait_until_session_is_empty(first.process.pid)
+    assert (tmp_path / "log").read_text().endswith("imported after all: []\n"), "150 MB more, and two seconds"
     kinds = [type(event) for event in first.events]
     assert kinds[0] is Loading
     assert kinds.index(Loading) < kinds.index(LearnerReady) < kinds.index(RoundDone)

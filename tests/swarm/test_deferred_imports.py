@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from swarm.hosts.deferred_imports import deferred
+from swarm.deferred_imports import deferred
 
 DEFERRED = "slow_package"
 USER = "package_that_uses_it"
@@ -90,6 +90,28 @@ def test_package_used_while_it_is_deferred_is_imported_then(tmp_path: Path, user
     assert sys.modules[DEFERRED] is using.slow_package, "from then on it is the real one"
 
 
+def test_nothing_is_an_instance_of_what_nobody_has_imported_and_nothing_is_imported_to_find_out(
+    user: Any, capsys
+) -> None:
+    class Animal:
+        """One of the same name."""
+
+    assert not isinstance(3, user.Animal)
+    assert capsys.readouterr().out == ""
+    assert not isinstance(Animal(), user.Animal)
+    assert capsys.readouterr().out == "imported\n", "only the real one can tell"
+
+
+def test_decorator_that_is_deferred_is_replaced_within_the_block(tmp_path: Path, user: Any, capsys) -> None:
+    del sys.modules[USER]
+    (tmp_path / f"{USER}.py").write_text("import slow_package\n@slow_package.double\ndef four(): return 4")
+    sys.path_importer_cache.clear()
+    with deferred([DEFERRED], {f"{DEFERRED}.double": lambda function: function}):
+        import package_that_uses_it as using
+    assert using.four() == 4 and capsys.readouterr().out == ""
+    assert using.slow_package.double(5) == 10, "and not outside of it"
+
+
 def test_package_that_is_imported_already_stays_as_it_is(user: Any) -> None:
     import slow_package as real
 
@@ -99,13 +121,12 @@ def test_package_that_is_imported_already_stays_as_it_is(user: Any) -> None:
 
 
 HOST_IN_USE = """
-import ast, sys
 import trio
 from protocol.identity import NodeKey
 from swarm.host import GossipVerdict
-from swarm.hosts import deferred_imports
 from swarm.hosts.libp2p import RARELY_USED
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
+from tests.deferred_names import imported_after_all
 
 async def main():
     one, two = (Libp2pHost(NodeKey.generate(), ["/ip4/127.0.0.1/tcp/0"]) for _ in range(2))
@@ -129,13 +150,7 @@ async def main():
             await trio.sleep(0.2)
 
 trio.run(main)
-print([name for name in RARELY_USED if name in sys.modules])
-for module in list(sys.modules.values()):
-    names = {name for name, value in vars(module).items() if isinstance(value, deferred_imports._StandIn)}
-    handlers = ast.walk(ast.parse(open(module.__file__).read())) if names else ()
-    for handler in (each for each in handlers if isinstance(each, ast.ExceptHandler) and each.type):
-        caught = {each.id for each in ast.walk(handler.type) if isinstance(each, ast.Name)}
-        assert not caught & names, f"{module.__name__} catches {caught & names}, which is deferred"
+print(imported_after_all(RARELY_USED))
 """
 
 

@@ -2,15 +2,16 @@
 
 A library imports at its top what some of its parts need, and a process that uses none of these parts pays for them in
 memory and time. Within ``deferred`` such packages get stand-ins, and what is imported from them is bound to stand-ins
-too. The first use of one (a call, an attribute, a subclass, ``isinstance``) imports the real package, so that nothing
-is missing and nothing behaves otherwise, only later: as with ``lazy import`` of Python 3.15 (PEP 810). One thing does
-not work, an ``except`` clause with a class that was imported by its own name (``from package import Error``).
+too. The first use of one (a call, an attribute, a subclass, ``isinstance`` of an object that has a class of the name)
+imports the real package, so that nothing is missing and nothing behaves otherwise, only later: as with ``lazy import``
+of Python 3.15 (PEP 810). Two things do not work: an ``except`` clause with a class that was imported by its own name
+(``from package import Error``), and ``isinstance`` of a protocol that nobody has imported.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
@@ -22,12 +23,14 @@ from typing import Any, Union
 
 
 @contextmanager
-def deferred(modules: Iterable[str]) -> Iterator[None]:
+def deferred(modules: Iterable[str], instead: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Defers the import of ``modules``, packages with all that is in them, by the imports that it surrounds.
 
     Modules that are imported already stay as they are. A module that imports one after the block gets the real one.
+    ``instead`` has by its full name what is bound, within the block, in the place of a stand-in: of a decorator, which
+    a library uses as it is imported.
     """
-    finder = _StandInFinder({module for module in modules if module not in sys.modules})
+    finder = _StandInFinder({module for module in modules if module not in sys.modules}, instead or {})
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -40,8 +43,8 @@ def deferred(modules: Iterable[str]) -> Iterator[None]:
 class _StandInFinder(MetaPathFinder, Loader):
     """Finds stand-ins for ``roots`` and what is in them. A root that was used is one no longer."""
 
-    def __init__(self, roots: set[str]) -> None:
-        self.roots = roots
+    def __init__(self, roots: set[str], instead: Mapping[str, Any]) -> None:
+        self.roots, self.instead = roots, instead
 
     def root_of(self, module: str) -> str | None:
         return next((root for root in self.roots if f"{module}.".startswith(f"{root}.")), None)
@@ -74,7 +77,10 @@ class _StandInModule(ModuleType):
         self.__file__ = self.__cached__ = None
 
     def __getattr__(self, name: str) -> Any:
-        return self.real_attribute(name) if self._finder.root_of(self.__name__) is None else _StandIn(self, name)
+        if self._finder.root_of(self.__name__) is None:
+            return self.real_attribute(name)
+        full_name = f"{self.__name__}.{name}"
+        return self._finder.instead[full_name] if full_name in self._finder.instead else _StandIn(self, name)
 
     def real_attribute(self, name: str) -> Any:
         """Imports the module, and the one below it that has the name."""
@@ -115,6 +121,11 @@ class _StandIn:
         return (self._real,)
 
     def __instancecheck__(self, instance: object) -> bool:
+        """Imports the class only where it may be one of the instance's: otherwise nobody can have made the instance."""
+        real = sys.modules.get(self._module.__name__)
+        is_imported = real is not None and not isinstance(real, _StandInModule)
+        if not is_imported and all(each.__name__ != self._name for each in type(instance).__mro__):
+            return False
         return isinstance(instance, self._real)
 
     def __subclasscheck__(self, subclass: type) -> bool:
