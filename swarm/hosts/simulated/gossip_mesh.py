@@ -1,7 +1,7 @@
 """Which host forwards to which in a simulated network with a mesh like GossipSub's, and what is offered outside it.
 
 A host forwards to the neighbours that share its mesh: about ``degree``, never fewer than ``degree - 1`` for longer than
-a heartbeat where it has as many neighbours, and never more than ``degree + max(2, degree // 2)``. Every heartbeat it
+a heartbeat where it has as many neighbours, and never more than ``degree + max(1, degree // 4)``. Every heartbeat it
 offers what is recent to ``OFFERED_TO`` other neighbours, and these ask for what they do not have. Known neighbours have
 the first places, and are sent what is published here. All of it is as on our libp2p host
 (``swarm/hosts/libp2p/gossipsub``). Departures: peers that pruned each other may mesh again at once, and
@@ -74,7 +74,7 @@ class GossipMesh:
     @property
     def _most(self) -> int:
         assert self.degree is not None
-        return self.degree + max(2, self.degree // 2)
+        return self.degree + max(1, self.degree // 4)
 
     def _graft_known(self, end: GossipEnd, known: set[PeerId]) -> None:
         """Takes a known neighbour into the mesh where too few are in it."""

@@ -55,7 +55,7 @@ class Mesh(GossipSub):
             protocols=[PROTOCOL_ID_V12, PROTOCOL_ID_V11],
             degree=mesh_degree,
             degree_low=max(1, mesh_degree - 1),
-            degree_high=mesh_degree + max(2, mesh_degree // 2),
+            degree_high=mesh_degree + max(1, mesh_degree // 4),
             heartbeat_interval=HEARTBEAT_SECONDS,
             prune_back_off=PRUNE_SECONDS,
             do_px=False,  # addresses come from the DHT; a stranger that prunes must not choose which peers we dial
