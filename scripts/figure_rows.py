@@ -147,7 +147,8 @@ ROWS: Final = (
         "real rewards",
         "learner_step",
         "≥ 3 ×",
-        "{all: starling / trl|.1f} ×; {rewarded: starling / trl|.0f} ×",
+        "{all: starling / trl|.1f} × ({all: starling / trl, least of 7 rounds|.1f} to {all: starling / trl, most|.1f} "
+        "in seven rounds); {rewarded: starling / trl|.0f} ×",
     ),
     Row(
         "held-out loss after equal tokens, eight replicas: NoLoCo against DiLoCo; compressed against NoLoCo; the "

@@ -85,7 +85,7 @@ SOURCES: Final[Mapping[str, Source]] = {
         ),
     ),
     "learner": Source("--against trl --rounds 2", 8, ("node/kernels/head", "node/kernels/linear_logp.py")),
-    "learner_step": Source("--against trl", 4, ("node/learner/objective", "node/learner/steps", "node/kernels")),
+    "learner_step": Source("--against trl", 7, ("node/learner/objective", "node/learner/steps", "node/kernels")),
     "sharing": Source("--rounds 120 --seeds 3", 120, LEARNING),
     "sharing_traffic": Source("", 4, ("swarm/blobs", *MEETING, "protocol/rollouts.py", "protocol/messages.py")),
     "sparse_update": Source("", 1, ("node/kernels/sparse_update_kernels.py", "protocol/weights")),
