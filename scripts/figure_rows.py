@@ -90,7 +90,11 @@ ROWS: Final = (
         f"{{{SHIPPED}: final success on skills lacked, eight skills|.2f}}",
     ),
     Row(
-        "first training step after `starling up`", "startup", "≤ 20 s", "{first training step after starling up|.1f} s"
+        "first training step after `starling up`; processor time until then; memory of the learner, built-in model",
+        "startup",
+        "≤ 20 s",
+        "{first training step after starling up|.1f} s; {processor time until then|.1f} s; "
+        "{memory of the learner after its first steps|.0f} MB",
     ),
     Row(
         "`starling status`", "startup", "≤ 0.5 s", "{starling status|.2f} s (slowest {starling status, slowest|.2f} s)"

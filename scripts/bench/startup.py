@@ -1,9 +1,11 @@
-"""The time that a user waits: from ``starling up`` to the first training step, and for ``starling status``.
+"""The time that a user waits: from ``starling up`` to the first training step, and for ``starling status``; and what a
+start takes of the machine.
 
     python -m scripts.bench.startup [--json] [--starts 3]
 
-Each start is a whole node in a fresh data directory on the loopback interface with the built-in model; the figure is
-the median. The first training step is over when the node reports the first round with a loss.
+Each start is a whole node in a fresh data directory on the loopback interface with the built-in model; a figure is the
+median. The first training step is over when the node reports the first round with a loss. Processor seconds are of all
+processes of the node until then; the learner's memory is what it holds some seconds later.
 """
 
 from __future__ import annotations
@@ -15,8 +17,12 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
+from node.api.node_client import ask_status
+from node.home import Home
+from scripts.bench.common.process_usage import process_memory, tree_cpu_seconds
 from scripts.bench.common.processes import STARLING, quiet_environment, started_node
 from scripts.bench.common.reporting import Figure, figures_parser, report
 
@@ -27,17 +33,20 @@ def main() -> None:
     parser = figures_parser(__doc__)
     parser.add_argument("--starts", type=int, default=3, help="nodes started one after the other")
     arguments = parser.parse_args()
-    first_steps: list[float] = []
-    statuses: list[float] = []
-    torch_modules = 0
+    starts = []
     for _ in range(arguments.starts):
         with tempfile.TemporaryDirectory(prefix="st-") as home:
-            step_seconds, status_seconds, modules = one_start(Path(home))
-            first_steps.append(step_seconds)
-            statuses += status_seconds
-            torch_modules += modules
+            starts.append(one_start(Path(home)))
+    statuses = [seconds for start in starts for seconds in start.status_seconds]
+    torch_modules = sum(start.torch_modules for start in starts)
+
+    def median(name: str) -> float:
+        return float(statistics.median(getattr(start, name) for start in starts))
+
     figures = [
-        Figure("first training step after starling up", statistics.median(first_steps), "s", "lower", "<= 20 s"),
+        Figure("first training step after starling up", median("step_seconds"), "s", "lower", "<= 20 s"),
+        Figure("processor time until then", median("processor_seconds"), "s", "lower"),
+        Figure("memory of the learner after its first steps", median("learner_mb"), "MB", "lower"),
         Figure("starling status", statistics.median(statuses), "s", "lower", "<= 0.5 s"),
         Figure("starling status, slowest", max(statuses), "s", "lower"),
         Figure("modules of torch that starling status imports", torch_modules, "modules", "lower", "0"),
@@ -45,8 +54,16 @@ def main() -> None:
     report("startup", figures, as_json=arguments.json)
 
 
-def one_start(home: Path) -> tuple[float, list[float], int]:
-    """Returns the seconds to the first step and of each status call during training, and the torch modules imported."""
+@dataclass(frozen=True)
+class Start:
+    step_seconds: float
+    processor_seconds: float
+    learner_mb: float
+    status_seconds: list[float]  # of each call during training
+    torch_modules: int  # that status imports
+
+
+def one_start(home: Path) -> Start:
     began = time.perf_counter()
     with started_node(home) as node:
         assert node.stdin is not None and node.stdout is not None
@@ -59,14 +76,18 @@ def one_start(home: Path) -> tuple[float, list[float], int]:
                     break
             if step_seconds is None:
                 raise SystemExit(f"the node ended with exit code {node.wait()} before its first training step")
+            processor_seconds = tree_cpu_seconds(node.pid)
             rest = threading.Thread(target=node.stdout.read)  # a node whose output is not read stops
             rest.start()
             status_seconds = [status_call(home) for _ in range(STATUS_CALLS)]
             modules = torch_modules_of_status(home)
+            learner = ask_status(Home(home)).learner_process
+            assert learner.pid is not None
+            learner_mb = process_memory(learner.pid).resident / 1e6
         finally:
             node.stdin.close()
         rest.join()
-    return step_seconds, status_seconds, modules
+    return Start(step_seconds, processor_seconds, learner_mb, status_seconds, modules)
 
 
 def status_call(home: Path) -> float:
