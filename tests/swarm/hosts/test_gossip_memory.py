@@ -216,6 +216,18 @@ def test_few_of_many_peers_outside_the_mesh_are_told_and_none_that_is_muted() ->
     assert not told.keys() & {peer(number) for number in range(20)}
 
 
+@pytest.mark.parametrize(("joined", "left"), [(2, 4), (3, 3), (5, 5), (6, 4), (40, 4)])
+def test_mesh_too_small_or_a_quarter_too_large_is_brought_to_its_degree_since_every_member_sends_a_copy(
+    joined: int, left: int
+) -> None:
+    router, peers = Mesh(4), [peer(number) for number in range(40)]
+    router.attach(SimpleNamespace(peer_queues={}, peers=set(peers), peer_topics={TOPIC: set(peers)}))  # type: ignore[arg-type]
+    router.peer_protocol.update(dict.fromkeys(peers, PROTOCOL_ID_V11))
+    router.mesh[TOPIC] = set(peers[:joined])
+    router.mesh_heartbeat()
+    assert len(router.mesh[TOPIC]) == left
+
+
 @pytest.mark.parametrize("connections", [16, 160])
 def test_offers_of_recent_messages_do_not_grow_with_the_connections(connections: int) -> None:
     router, peers = Mesh(4), [peer(number) for number in range(connections)]
