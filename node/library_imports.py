@@ -26,7 +26,6 @@ RARELY_USED: Final = (
     "torch.distributed.tensor",
     "transformers.distributed.expert_parallel",  # this and the next use torch.distributed.tensor as they are imported
     "transformers.distributed.tensor_parallel",
-    "triton",
 )
 
 
