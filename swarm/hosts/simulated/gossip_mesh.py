@@ -1,11 +1,11 @@
 """Which host forwards to which in a simulated network with a mesh like GossipSub's, and what is offered outside it.
 
-A host forwards to the neighbours that share its mesh: about ``degree``, never fewer than ``degree - 1`` for longer than
-a heartbeat where it has as many neighbours, and never more than ``degree + max(1, degree // 4)``. Every heartbeat it
-offers what is recent to ``OFFERED_TO`` other neighbours, and these ask for what they do not have. Known neighbours have
-the first places, and are sent what is published here. All of it is as on our libp2p host
-(``swarm/hosts/libp2p/gossipsub``). Departures: peers that pruned each other may mesh again at once, and
-whether a neighbour has a place is known without asking.
+A host forwards to the neighbours that share its mesh: about ``degree``, not fewer than ``mesh_band.fewest`` for longer
+than a heartbeat where it has as many neighbours, and never more than ``mesh_band.most``. Every heartbeat it offers what
+is recent to ``OFFERED_TO`` other neighbours, and these ask for what they do not have. Known neighbours have the first
+places, and are sent what is published here. All of it is as on our libp2p host (``swarm/hosts/libp2p/gossipsub``).
+Departures: peers that pruned each other may mesh again at once, and whether a neighbour has a place is known without
+asking.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from random import Random
 
 from swarm.host import PeerId
+from swarm.hosts.mesh_band import fewest, most
 from swarm.hosts.simulated.gossip_ends import GossipEnd, Neighbour
 
 HEARTBEAT_SECONDS = 1.0
@@ -69,12 +70,12 @@ class GossipMesh:
     @property
     def _fewest(self) -> int:
         assert self.degree is not None
-        return max(1, self.degree - 1)
+        return fewest(self.degree)
 
     @property
     def _most(self) -> int:
         assert self.degree is not None
-        return self.degree + max(1, self.degree // 4)
+        return most(self.degree)
 
     def _graft_known(self, end: GossipEnd, known: set[PeerId]) -> None:
         """Takes a known neighbour into the mesh where too few are in it."""

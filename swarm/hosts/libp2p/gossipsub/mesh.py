@@ -36,6 +36,7 @@ from swarm.hosts.libp2p.gossipsub.allowances import Allowances
 from swarm.hosts.libp2p.gossipsub.messages import MessageCache
 from swarm.hosts.libp2p.gossipsub.scores import ForwarderScores
 from swarm.hosts.libp2p.gossipsub.send_queue import SendQueue
+from swarm.hosts.mesh_band import fewest, most
 
 HEARTBEAT_SECONDS = 1
 PRUNE_SECONDS = 10  # before two peers that left each other's mesh may mesh again
@@ -54,8 +55,8 @@ class Mesh(GossipSub):
         super().__init__(
             protocols=[PROTOCOL_ID_V12, PROTOCOL_ID_V11],
             degree=mesh_degree,
-            degree_low=max(1, mesh_degree - 1),
-            degree_high=mesh_degree + max(1, mesh_degree // 4),
+            degree_low=fewest(mesh_degree),
+            degree_high=most(mesh_degree),
             heartbeat_interval=HEARTBEAT_SECONDS,
             prune_back_off=PRUNE_SECONDS,
             do_px=False,  # addresses come from the DHT; a stranger that prunes must not choose which peers we dial
