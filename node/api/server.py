@@ -66,11 +66,10 @@ async def served(
     if ports and not token:
         raise ValueError("an API on a port needs a token")
     async with AsyncExitStack() as stack:
-        stack.callback(path.unlink, missing_ok=True)  # last: whoever finds no socket asks the lock
-        runner, loop = await _runner(stack, application(node, feed)), asyncio.get_running_loop()
-        assert runner.server is not None
+        stack.callback(path.unlink, missing_ok=True)  # last: a command that finds no socket asks the lock
+        server, loop = await _server(stack, application(node, feed)), asyncio.get_running_loop()
         try:
-            listening = await loop.create_unix_server(runner.server, path)
+            listening = await loop.create_unix_server(server, path)
         except OSError as error:
             raise StorageError(f"no socket can be made at {path}: {error}") from None
         stack.push_async_callback(_stop_listening, listening)
@@ -78,9 +77,7 @@ async def served(
 
 
 async def _on_port(stack: AsyncExitStack, app: web.Application, ports: Sequence[int]) -> int:
-    runner = await _runner(stack, app)
-    assert runner.server is not None
-    protocol, loop = app[CONNECTIONS].protocol_of(runner.server), asyncio.get_running_loop()
+    protocol, loop = app[CONNECTIONS].protocol_of(await _server(stack, app)), asyncio.get_running_loop()
     because = ""
     for port in ports:
         try:
@@ -105,7 +102,8 @@ async def _stop_listening(listening: asyncio.Server) -> None:
     listening.close()
 
 
-async def _runner(stack: AsyncExitStack, app: web.Application) -> web.AppRunner:
+async def _server(stack: AsyncExitStack, app: web.Application) -> web.Server:
+    """Returns what makes the protocol of each connection to ``app``; ``stack`` ends the connections."""
     runner = web.AppRunner(
         app,
         handle_signals=False,
@@ -115,7 +113,8 @@ async def _runner(stack: AsyncExitStack, app: web.Application) -> web.AppRunner:
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    return runner
+    assert runner.server is not None
+    return runner.server
 
 
 def _bound(endpoint: Endpoint, node: Node, feed: EventFeed) -> Handler:
