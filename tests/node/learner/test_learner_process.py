@@ -142,7 +142,7 @@ def test_learner_without_its_supervisor_checkpoints_and_ends_and_the_next_one_go
         first.process.stdin.close()  # as when the supervisor is killed
         assert first.read_to_the_end() == ExitCode.DONE
         wait_until_session_is_empty(first.process.pid)
-    assert (tmp_path / "log").read_text().endswith("imported after all: []\n"), "150 MB more, and two seconds"
+    assert (tmp_path / "log").read_text().endswith("imported after all: []\n"), "110 MB more, and two seconds"
     kinds = [type(event) for event in first.events]
     assert kinds[0] is Loading
     assert kinds.index(Loading) < kinds.index(LearnerReady) < kinds.index(RoundDone)
