@@ -17,11 +17,9 @@ from node.fit.stages.checks import SAMPLE
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion
 from node.learner.objective.forward import MicroBatch, PassSettings, completion_logps
-from node.quantities import layer_span
 from node.stages.link import Answer, Asked, Call, Inputs, StageLink
 from node.stages.policy import StagedPolicy, network_of
 from node.stages.stages import Place
-from protocol.errors import StageLostError
 
 PROMPTS, PROMPT_TOKENS, DRAWN_TOKENS = SAMPLE.prompts, SAMPLE.prompt_tokens, SAMPLE.answer_tokens
 EACH: Final = SAMPLE.rows // PROMPTS  # rows after each prompt
@@ -99,9 +97,7 @@ class Samples:
 
     def witnessed(self, place: Place) -> Witness:
         """Lets all machines compute a sample, and returns what the one in ``place`` was asked and answered."""
-        if place.link is None:
-            raise StageLostError(f"no machine holds {layer_span(place.layers.start, place.layers.stop)} now")
-        seen = Witness(place.link)
+        seen = Witness(place.held())
         place.link = cast("StageLink", seen)
         try:
             prompts = self._prompts()

@@ -43,6 +43,18 @@ class Place:
     factors: dict[str, torch.nn.Parameter]  # of the owner, live
     link: StageLink | None = None  # None: nobody holds them
     told: dict[str, Tensor] = field(default_factory=dict)  # what the machine was told last
+    lost: StageLostError | None = None  # how the last machine was lost, while nobody holds them
+
+    def held(self) -> StageLink:
+        """Returns the machine's link. Raises ``StageLostError`` where there is none, with the cause: of several threads
+        that ask, the first whose call fails may not be the one that is heard first."""
+        link = self.link
+        if link is None:
+            because = "" if self.lost is None else f": {self.lost}"
+            layers = layer_span(self.layers.start, self.layers.stop)
+            ran_out = self.lost is not None and self.lost.ran_out
+            raise StageLostError(f"no machine holds {layers} now{because}", ran_out=ran_out)
+        return link
 
 
 class Stages:
@@ -69,7 +81,7 @@ class Stages:
     def fill(self, number: int, link: StageLink) -> None:
         """Gives a place to a machine, which reads its layers. Raises ``StageLostError`` where it is lost in it."""
         place = self.places[number]
-        place.link, place.told = link, {}
+        place.link, place.told, place.lost = link, {}, None
         self._asked(number, lambda held: held.hold(place.layers))
 
     def lose(self, number: int, because: str) -> None:
@@ -183,13 +195,12 @@ class Stages:
 
     def _asked(self, number: int, ask: Callable[[StageLink], Given]) -> Given:
         place = self.places[number]
-        link = place.link
-        if link is None:
-            raise StageLostError(f"no machine holds {layer_span(place.layers.start, place.layers.stop)} now")
+        link = place.held()
         try:
             return ask(link)
         except StageLostError as error:
             if place.link is link:
+                place.lost = StageLostError(str(error), ran_out=error.ran_out)  # without the frames of ``error``
                 place.link = None
                 link.close()
                 self._lost(number, str(error))

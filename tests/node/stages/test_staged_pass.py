@@ -138,6 +138,22 @@ def test_a_machine_that_is_lost_drops_the_step_and_another_repeats_it_to_the_bit
     assert (losses, hash_of(found)) == undisturbed
 
 
+def test_every_call_to_a_place_without_a_machine_says_how_the_machine_was_lost_until_another_is_there(
+    folder: Folder,
+) -> None:
+    policy, machines = owner(folder("llama"))
+    machines[0].dies_at, machines[0].runs_out = "forward", True
+    for _ in range(3):  # in the first several threads ask, of which one may come after the one that found it lost
+        with pytest.raises(StageLostError, match=r"its plug was pulled$") as told:
+            learnt(network_of(policy), policy, WHOLE)
+        assert told.value.ran_out
+    policy.stages.fill(0, Machine(worker(folder("llama"))))
+    policy.stages.lose(0, "it computed something else")
+    with pytest.raises(StageLostError, match=r"now: it computed something else$") as told:
+        learnt(network_of(policy), policy, WHOLE)
+    assert not told.value.ran_out
+
+
 class Noting:
     """A machine's link that notes when calls are asked for, and when their answers are waited for."""
 
