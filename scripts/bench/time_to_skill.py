@@ -29,69 +29,37 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
-from transformers import AutoTokenizer
 
-from node.checkpoints import checkpoints
-from node.compute_environment import without_compute_settings
-from node.configuration import PolicySection, TasksSection
-from node.engines.torch import TorchEngine
-from node.evaluation.evaluation import SAMPLES, mean_rewards
-from node.evaluation.restored import FoundCheckpoint, load_untrained, restore
-from node.learner.objective.forward import Network
-from node.policy.model_files import model_folder
-from node.policy.policy import Policy
-from node.tasks.registry import load_tasks
-from node.tasks.scorer import Scorer
-from node.tasks.split import Part, held_out_prompts, training_prompt
 from scripts import REPOSITORY
-from scripts.bench.common.process_usage import tree_cpu_seconds
-from scripts.bench.common.processes import ensure_compute_environment, started_node
+from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.reporting import Figure, figures_parser, machine, report
-from scripts.bench.contenders.environments import GENRL_PYTHON, TRL_PYTHON, prepare_genrl, prepare_trl
+from scripts.bench.skill.curves import Point, area, last_fifth, seconds_until, success_at
+from scripts.bench.skill.page import PAGE, write_section
+from scripts.bench.skill.runs import COMPLETIONS, CONTENDERS, OURS, ContenderRun, Learning, NodeRun, measured
+from scripts.bench.skill.success import PROMPTS, QUESTIONS, Judge
 from scripts.experiments.reports.intervals import estimate
 from scripts.experiments.reports.plots import Line, line_plot
 from scripts.experiments.reports.report_document import table
 
 MODELS: Final = ("wren", "robin", "finch")
-CONTENDERS: Final[Mapping[str, tuple[Path, Callable[[], None]]]] = {
-    "trl": (TRL_PYTHON, prepare_trl),
-    "genrl": (GENRL_PYTHON, prepare_genrl),
-}
-OURS: Final = "starling"
 RATES: Final = (1e-4, 3e-4, 1e-3)
 BATCHES: Final = (64, 128, 256)  # completions of one step
-COMPLETIONS: Final = 8  # of a question, for contenders: TRL's default
-QUESTIONS: Final = 4096  # that contenders draw from, of all tasks in turn
 PARTS: Final = 8  # of a run's seconds; the weights are kept after each
 TUNING_PARTS: Final = 3
-ROUNDS_A_CHECKPOINT: Final = 10  # of ours, so that there are weights to measure; the default is 50
-PROMPTS: Final = 64  # held-out, of each task
 GOALS: Final = (0.4, 0.5)
 VERSION: Final = 1  # of the runs that are kept
 TUNING_SEED: Final = 1000
-PAGE: Final = REPOSITORY / "docs" / "against.md"
-RESULTS: Final = "\n## Results\n"
-
-
-class Point(Struct, frozen=True):
-    """Success of the weights that a run had after so many processor seconds."""
-
-    seconds: float
-    steps: int
-    completions: int  # trained on until then
-    success: float
 
 
 class Run(Struct, frozen=True):
@@ -128,156 +96,22 @@ class Planned:
         return folder / f"{self.contender}.{self.model}{settings}.seed{self.seed}.{key}.json"
 
 
-# Measuring
-
-
-class Judge:
-    """Measures weights on held-out questions. A context manager: rewards are computed in a process of their own."""
-
-    def __init__(self) -> None:
-        self._tasks = load_tasks(TasksSection())
-        self._asked = held_out_prompts(self._tasks, Part.TEST, PROMPTS)
-        self._scorer = Scorer(TasksSection())
-
-    def __enter__(self) -> Judge:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._scorer.close()
-
-    def of_folder(self, model: str, folder: Path | None) -> float:
-        """Returns the success of a model in ``folder``, with the tokenizer of ``model``; None: of that model itself."""
-        if folder is None:
-            return self._success(Policy.load(_section(model)))
-        AutoTokenizer.from_pretrained(model_folder(f"builtin:{model}")).save_pretrained(folder)
-        return self._success(Policy.load(PolicySection(model=str(folder), device="cpu", dtype="float32")))
-
-    def of_checkpoint(self, model: str, checkpoint: Path) -> float:
-        found = FoundCheckpoint(checkpoint, checkpoints.read(checkpoint))
-        policy = load_untrained(_section(model), found)
-        restore(policy, found)
-        return self._success(policy)
-
-    def _success(self, policy: Policy) -> float:
-        engine, context = TorchEngine(policy, rows=128, seed=0), Network.of(policy.model).context
-        how: dict[str, Any] = {"samples": SAMPLES, "temperature": 1.0, "seed": 0, "context": context}
-        return statistics.fmean(
-            mean_rewards(policy.tokens, engine, self._scorer, self._tasks, self._asked, **how).values()
-        )
-
-
-def _section(model: str) -> PolicySection:
-    return PolicySection(model=f"builtin:{model}", device="cpu", dtype="float32")
-
-
-def training_questions(seed: int) -> list[tuple[str, int, str]]:
-    """Returns task, seed and text of ``QUESTIONS`` prompts, the tasks in turn; none of them is held out."""
-    tasks = list(load_tasks(TasksSection()).values())
-    prompts = [training_prompt(tasks[n % len(tasks)], seed * QUESTIONS * 64 + n) for n in range(QUESTIONS)]
-    return [(each.ref.task, each.ref.seed, each.text) for each in prompts]
-
-
-# Running
-
-
 def run(planned: Planned, judge: Judge) -> Run:
     """Runs ``planned`` and measures the weights that it left. An error of a contender is part of the result."""
-    with tempfile.TemporaryDirectory(prefix="skill-") as folder:
+    with tempfile.TemporaryDirectory(prefix="skill-") as name:
         begun = Point(0.0, 0, 0, judge.of_folder(planned.model, None))
-        how = _ours if planned.contender == OURS else _contender
-        points, error = how(planned, Path(folder), judge)
+        learning = _started(planned, Path(name))
+        points, error = measured(learning, learning.follow(partial(_progress, planned)), judge)
     load = round(os.getloadavg()[0], 1)
     fields = (planned.contender, planned.model, planned.rate, planned.batch, planned.seed, planned.seconds)
     return Run(*fields, load, [begun, *points], error)
 
 
-def _ours(planned: Planned, folder: Path, judge: Judge) -> tuple[list[Point], str]:
-    saved: list[tuple[float, int, Path]] = []
-    settings = {"seed": planned.seed, "checkpoint.every_rounds": ROUNDS_A_CHECKPOINT, "checkpoint.keep": 10_000}
-    flags = [f"--set={key}={value}" for key, value in settings.items()]
-    completions = 0
-    of_round: dict[int, int] = {0: 0}
-    with started_node(folder / "home", f"--model=builtin:{planned.model}", *flags, stderr=subprocess.PIPE) as node:
-        assert node.stdin is not None and node.stdout is not None and node.stderr is not None
-        said: list[bytes] = []
-        listening = threading.Thread(target=lambda: said.extend(node.stderr), daemon=True)  # type: ignore[arg-type]
-        listening.start()
-        try:
-            for line in node.stdout:
-                event, used = json.loads(line), tree_cpu_seconds(node.pid)
-                if event["event"] == "round":
-                    completions += sum(event["completions_by_task"].values())
-                    of_round[event["round"]] = completions
-                elif event["event"] == "checkpoint":
-                    saved.append((used, event["round"], Path(event["path"])))
-                    _progress(planned, used)
-                if used >= planned.seconds:
-                    break
-        finally:
-            node.stdin.close()
-            threading.Thread(target=node.stdout.read, daemon=True).start()  # a node whose output is not read stops
-            status = node.wait()
-        listening.join()
-    error = "" if saved else f"exit status {status}: {b''.join(said[-3:]).decode(errors='replace')}"
-    kept = saved[:: max(1, len(saved) // planned.parts)]
-    kept += saved[-1:] if kept[-1:] != saved[-1:] else []
-    points = [
-        Point(used, number, of_round.get(number, completions), judge.of_checkpoint(planned.model, path))
-        for used, number, path in kept
-        if path.exists() and used <= 1.1 * planned.seconds
-    ]
-    return points, error
-
-
-def _contender(planned: Planned, folder: Path, judge: Judge) -> tuple[list[Point], str]:
-    python, _ = CONTENDERS[planned.contender]
-    tasks = load_tasks(TasksSection())
-    job = {
-        "model": str(model_folder(f"builtin:{planned.model}")),
-        "prompts": training_questions(planned.seed),
-        "rate": planned.rate,
-        "batch": planned.batch,
-        "completions": COMPLETIONS,
-        "seed": planned.seed,
-        "longest": max(task.max_new_tokens for task in tasks.values()),
-        "threads": planned.threads,
-        "seconds": planned.seconds,
-        "parts": planned.parts,
-        "folder": str(folder),
-        "rewards": [sys.executable, "-m", "scripts.bench.contenders.reward_process"],
-    }
-    (folder / "job.json").write_text(json.dumps(job))
-    command = [
-        str(python),
-        "-m",
-        "scripts.bench.contenders.skill_contender",
-        planned.contender,
-        str(folder / "job.json"),
-    ]
-    environment = {**without_compute_settings(os.environ), "WANDB_MODE": "disabled"}
-    written: list[dict[str, Any]] = []
-    with (folder / "errors").open("w+") as errors:
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": errors, "text": True, "env": environment}
-        with subprocess.Popen(command, cwd=REPOSITORY, **pipes) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith('{"seconds"'):  # libraries print too
-                    written.append(json.loads(line))
-                    _progress(planned, written[-1]["seconds"])
-        errors.seek(0)
-        last = errors.read().strip().splitlines()[-1:]
-    error = "" if process.returncode == 0 else f"exit status {process.returncode}: {''.join(last)}"
-    assert planned.batch is not None
-    points = [
-        Point(
-            each["seconds"],
-            each["steps"],
-            each["steps"] * planned.batch,
-            judge.of_folder(planned.model, Path(each["folder"])),
-        )
-        for each in written
-    ]
-    return points, error
+def _started(planned: Planned, folder: Path) -> Learning:
+    if planned.contender == OURS:
+        return NodeRun(folder / "home", planned.model, planned.seed, planned.seconds, planned.parts)
+    job = {key: getattr(planned, key) for key in ("rate", "batch", "seed", "threads", "seconds", "parts")}
+    return ContenderRun(planned.contender, folder, planned.model, **job)
 
 
 def _progress(planned: Planned, used: float) -> None:
@@ -300,41 +134,6 @@ def kept_or_run(planned: Planned, judge: Judge) -> Run:
         unfinished.write_bytes(msgspec.json.encode(done))
         unfinished.rename(planned.path)
     return done
-
-
-# What a curve says
-
-
-def success_at(points: Sequence[Point], at: float, by: Callable[[Point], float] = lambda p: p.seconds) -> float:
-    """Returns the success after ``at`` seconds, or what ``by`` measures: interpolated, and constant after the end."""
-    for before, after in itertools.pairwise(points):
-        if at <= by(after):
-            part = (at - by(before)) / ((by(after) - by(before)) or 1.0)
-            return before.success + part * (after.success - before.success)
-    return points[-1].success
-
-
-def area(points: Sequence[Point], seconds: float) -> float:
-    """Returns the mean success over the first ``seconds``: ∫ success dt / seconds."""
-    ends = sorted({0.0, seconds, *(point.seconds for point in points if point.seconds < seconds)})
-    values = [success_at(points, at) for at in ends]
-    steps = zip(itertools.pairwise(ends), itertools.pairwise(values), strict=True)
-    return sum((to - since) * (first + last) / 2 for (since, to), (first, last) in steps) / seconds
-
-
-def seconds_until(points: Sequence[Point], goal: float) -> float:
-    """Returns the seconds until success was first ``goal``, interpolated; infinity where it never was."""
-    for before, after in itertools.pairwise(points):
-        if after.success >= goal > before.success:
-            part = (goal - before.success) / (after.success - before.success)
-            return before.seconds + part * (after.seconds - before.seconds)
-    return 0.0 if points[0].success >= goal else math.inf
-
-
-def last_fifth(points: Sequence[Point], completions: int) -> float:
-    """Returns the mean success over the last fifth of the first ``completions``."""
-    grid = [completions * (0.8 + 0.2 * n / 20) for n in range(21)]
-    return statistics.fmean(success_at(points, at, lambda p: p.completions) for at in grid)
 
 
 # The whole comparison
@@ -458,9 +257,7 @@ def written_page(all_found: Sequence[Compared], options: argparse.Namespace) -> 
             ]
     curves = {found.model: msgspec.to_builtins(found.runs) for found in all_found}
     PAGE.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(curves), indent=1) + b"\n")
-    head = PAGE.read_text(encoding="utf-8").partition(RESULTS)[0] if PAGE.exists() else "# Against others\n"
-    PAGE.write_text(head + RESULTS + "\n" + "\n\n".join(parts) + "\n", encoding="utf-8")
-    return PAGE
+    return write_section("Results", "\n\n".join(parts))
 
 
 def _joined(values: Sequence[float]) -> str:

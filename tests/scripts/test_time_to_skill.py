@@ -10,20 +10,8 @@ import sys
 import pytest
 
 from scripts.bench.common.process_usage import tree_cpu_seconds
-from scripts.bench.time_to_skill import (
-    Compared,
-    Planned,
-    Point,
-    Run,
-    area,
-    figures_of,
-    last_fifth,
-    median_text,
-    results_table,
-    seconds_until,
-    success_at,
-    tuning_table,
-)
+from scripts.bench.skill.curves import Point, area, last_fifth, seconds_until, success_at
+from scripts.bench.time_to_skill import Compared, Planned, Run, figures_of, median_text, results_table, tuning_table
 
 CURVE = [Point(0.0, 0, 0, 0.1), Point(10.0, 1, 100, 0.3), Point(20.0, 2, 300, 0.5)]
 

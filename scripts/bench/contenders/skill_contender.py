@@ -3,7 +3,9 @@
     python -m scripts.bench.contenders.skill_contender {trl,genrl} JOB.json
 
 It trains until this process and its reward process have used ``seconds`` of the processor, start included, and writes
-its model whenever a part of them is over. It prints a line of JSON for each: {"seconds", "steps", "folder"}.
+its model whenever a part of them is over. It prints a line of JSON for each: {"seconds", "steps", "completions",
+"foreign", "folder"}. GenRL with ``swarm`` in its job, the address of a node or "", is a node of a swarm: then it prints
+{"address"} first.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +27,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scripts.bench.common.process_usage import tree_cpu_seconds
-
-Score = Callable[[Sequence[tuple[str, int, str]]], list[float]]
+from scripts.bench.contenders.genrl_swarm import GenrlSwarm, Group, NoSwarm, Score, rewarded
 
 
 class Snapshots:
@@ -33,6 +35,7 @@ class Snapshots:
 
     def __init__(self, job: dict[str, Any]) -> None:
         self._job, self._written = job, 0
+        self.foreign = 0  # groups of others, trained on so far
         self.over = False
 
     def after_step(self, steps: int, model: Any) -> None:
@@ -43,7 +46,9 @@ class Snapshots:
         self._written = int(used / part)
         folder = Path(self._job["folder"]) / f"step-{steps}"
         model.save_pretrained(folder)
-        print(json.dumps({"seconds": round(used, 1), "steps": steps, "folder": str(folder)}), flush=True)
+        completions = steps * self._job["batch"]
+        said = {"seconds": round(used, 1), "steps": steps, "completions": completions, "foreign": self.foreign}
+        print(json.dumps({**said, "folder": str(folder)}), flush=True)
 
 
 def trl(job: dict[str, Any], score: Score, folder: str) -> None:
@@ -111,37 +116,47 @@ def genrl(job: dict[str, Any], score: Score, folder: str) -> None:
     model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32)
     trainer = GRPOLanguageTrainerModule([model], settings, processing_class=tokenizer, log_dir=folder)
     snapshots, draws, steps = Snapshots(job), random.Random(job["seed"]), 0
+    swarm = GenrlSwarm(job["swarm"], score, draws) if "swarm" in job else NoSwarm()
 
-    class Stage:
-        """A round of questions, as the trainer asks for it: state, actions, input and rewards, by (0, question, 0)."""
+    def answered(asked: Sequence[tuple[str, int, str]]) -> list[Group]:
+        answers = trainer.generate([chat(text) for _, _, text in asked])
+        return rewarded([Group(*each, found) for each, found in zip(asked, answers, strict=True)], score)
 
-        def __init__(self, asked: Sequence[tuple[str, int, str]]) -> None:
-            self.stage = 1
-            self.inputs = [{"prompt": [{"role": "user", "content": text}]} for _, _, text in asked]
-            self.answers = trainer.generate(self.inputs)
-            flat = [
-                (task, seed, text) for (task, seed, _), each in zip(asked, self.answers, strict=True) for text in each
-            ]
-            rewards, count = score(flat), job["completions"]
-            self.rewards = [rewards[at : at + count] for at in range(0, len(rewards), count)]
+    with closing(swarm):
+        while not snapshots.over:
+            groups = job["batch"] // job["completions"]
+            foreign = swarm.drawn(groups // 2)
+            snapshots.foreign += len(foreign)
+            own = answered(draws.sample(job["prompts"], groups - len(foreign)))
+            swarm.share(own)
+            stage: Any = Stage(own + foreign)
+            trainer.train(stage, stage, stage)
+            steps += 1
+            snapshots.after_step(steps, trainer.model)
 
-        def get_stage_state(self, stage: int) -> list[dict[str, Any]]:
-            return self.inputs
 
-        def get_stage_actions(self, stage: int) -> dict[int, Any]:
-            return {0: {n: [answers] for n, answers in enumerate(self.answers)}}
+def chat(text: str) -> dict[str, Any]:
+    return {"prompt": [{"role": "user", "content": text}]}
 
-        def prepare_input(self, inputs: Any, stage: int) -> tuple[Any, dict[int, tuple[int, int, int]]]:
-            return inputs, {n: (0, n, 0) for n in range(len(inputs))}
 
-        def __getitem__(self, stage: int) -> dict[int, Any]:
-            return {0: {n: [rewards] for n, rewards in enumerate(self.rewards)}}
+class Stage:
+    """A round of questions, as GenRL's trainer asks for it: state, actions, input and rewards, by (0, question, 0)."""
 
-    while not snapshots.over:
-        stage: Any = Stage(draws.sample(job["prompts"], job["batch"] // job["completions"]))
-        trainer.train(stage, stage, stage)
-        steps += 1
-        snapshots.after_step(steps, trainer.model)
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.stage = 1
+        self._groups = groups
+
+    def get_stage_state(self, stage: int) -> list[dict[str, Any]]:
+        return [chat(group.text) for group in self._groups]
+
+    def get_stage_actions(self, stage: int) -> dict[int, Any]:
+        return {0: {n: [group.answers] for n, group in enumerate(self._groups)}}
+
+    def prepare_input(self, inputs: Any, stage: int) -> tuple[Any, dict[int, tuple[int, int, int]]]:
+        return inputs, {n: (0, n, 0) for n in range(len(inputs))}
+
+    def __getitem__(self, stage: int) -> dict[int, Any]:
+        return {0: {n: [group.rewards] for n, group in enumerate(self._groups)}}
 
 
 def main() -> None:
