@@ -179,6 +179,18 @@ def median_text(values: Sequence[float], digits: int = 0) -> str:
     return f"{text(statistics.median(values))}{spread}"
 
 
+def seconds_to_others_end(found: Compared) -> float | None:
+    """Returns after how many seconds ours has the success that the better contender ends with; infinity for never, None
+    where no contender ends above where it began. Medians over seeds."""
+    ends = [
+        statistics.median(run.points[-1].success for run in runs) for name, runs in found.runs.items() if name != OURS
+    ]
+    ours = [run.points for run in found.runs[OURS]]
+    if max(ends, default=0.0) <= statistics.median(points[0].success for points in ours):
+        return None
+    return statistics.median(seconds_until(points, max(ends)) for points in ours)
+
+
 def results_table(found: Compared, seconds: float) -> str:
     rows = []
     for name, runs in found.runs.items():
@@ -250,6 +262,9 @@ def written_page(all_found: Sequence[Compared], options: argparse.Namespace) -> 
             results_table(found, options.seconds),
             f"![{found.model}: success over processor seconds](against-{found.model}.svg)",
         ]
+        if (caught_up := seconds_to_others_end(found)) is not None:
+            ends = f"{OURS} has the success that the better of the others ends with after {median_text([caught_up])} s."
+            parts.append(ends)
         if found.tried:
             parts += [
                 f"Tuned with one seed, {options.tune_seconds:g} processor seconds each: mean success over them.",
@@ -281,6 +296,9 @@ def figures_of(found: Compared, seconds: float) -> Iterator[Figure]:
         if math.isfinite(others) and math.isfinite(medians[OURS, goal]):
             ratio = medians[OURS, goal] / others
             yield Figure(f"{found.model}: until {goal:g}, against the better contender", ratio, "×", "lower", "≤ 1/5")
+    if (caught_up := seconds_to_others_end(found)) is not None:
+        name = f"{found.model}: until the success that the better contender ends with"
+        yield Figure(name, caught_up / seconds, "of its time", "lower", "≤ 1/5")
     if "trl" in found.runs:
         pairs = list(zip(found.runs[OURS], found.runs["trl"], strict=True))
         equal = [min(a.points[-1].completions, b.points[-1].completions) for a, b in pairs]

@@ -2,6 +2,7 @@
 
 sudo nice python -m scripts.chaos --nodes 24 --minutes 10 --seed 0 [--json]
 sudo nice python -m scripts.chaos --nodes 4 --minutes 0.5 --asleep 10
+sudo nice python -m scripts.chaos --nodes 8 --minutes 10 --only "no more memory" --only "lying name servers"
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NoReturn
 
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.chaos.chaos_run import CALM_SECONDS, DIRECTORY_BYTES, ChaosRun
+from scripts.chaos.disturbances import Kind
 from scripts.chaos.marked_processes import LEARNER, SUPERVISOR, SWARM
 from scripts.chaos.process_watch import ORPHAN_SECONDS, median_of, most_of
 
@@ -82,10 +84,16 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="of disturbances; start, calm and end come besides")
     parser.add_argument("--asleep", type=float, default=0.0, help="minutes for which all processes are stopped then")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--only", action="append", metavar="TEXT", help="draw disturbances with this in their name alone; repeatable"
+    )
     parser.add_argument("--quiet", action="store_true", help="do not print on standard error what happens")
     arguments = parser.parse_args()
+    kinds = frozenset(kind for kind in Kind if any(text in kind for text in arguments.only or [""]))
+    if not kinds:
+        parser.error(f"--only: one of {', '.join(Kind)}, or a part of it")
     signal.signal(signal.SIGTERM, _interrupt)
-    chaos = ChaosRun(arguments.nodes, arguments.seed, aloud=not arguments.quiet)
+    chaos = ChaosRun(arguments.nodes, arguments.seed, aloud=not arguments.quiet, kinds=kinds)
     chaos.run(arguments.minutes, asleep_minutes=arguments.asleep)
     chaos.violations += judge_growth(chaos)
     report("chaos", figures_of(chaos), as_json=arguments.json)

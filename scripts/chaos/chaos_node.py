@@ -39,7 +39,7 @@ class Incarnation:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.told: list[Told] = []
-        self.killed_at: float | None = None  # what it had still to say then is lost
+        self.killed_at: float | None = None  # or ended without memory; what it had still to say then is lost
         self.reader: threading.Thread | None = None
 
 
@@ -48,6 +48,7 @@ class ChaosNode:
         self,
         place: NodePlace,
         peers: Sequence[str],
+        names: Mapping[str, str],
         mark: str,
         round_seconds: float,
         on_violation: Callable[[str], None],
@@ -60,6 +61,7 @@ class ChaosNode:
         self.exits: Counter[int] = Counter()
         self.ready = False  # in this incarnation
         self.last_words = ""  # why the node ended, as it told
+        self.lacked_memory = False  # a process of it, at some time
         self.is_over = False  # ended with a code after which it is not started again
         self._violation = on_violation
         self._saved = 0  # the newest round known to be on disk
@@ -78,6 +80,7 @@ class ChaosNode:
                 marked_processes.MARK: mark,
                 marked_processes.NODE: str(place.number),
                 conditions.VARIABLE: str(place.conditions),
+                conditions.NAMES_VARIABLE: json.dumps(names),
                 ROUND_SECONDS_VARIABLE: str(round_seconds),
             }
         )
@@ -110,6 +113,8 @@ class ChaosNode:
     def tend(self) -> None:
         """Starts the supervisor again once it has ended, as a service manager does."""
         if self._present is not None and (code := self._present.process.poll()) is not None:
+            if self.lacked_memory and code:
+                self._present.killed_at = self._present.killed_at or time.monotonic()
             self._bury(self._present)
             self.exits[code] += 1
             if code in FINAL_CODES:

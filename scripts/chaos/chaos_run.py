@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import tempfile
@@ -32,6 +33,8 @@ CALM_SECONDS: Final = 180.0  # after the last disturbance, until all are one swa
 STOP_SECONDS: Final = 180.0
 DIRECTORY_BYTES: Final = STORE_BYTES + (8 << 20)  # the store, and logs and metrics of some hours
 TRACEBACK: Final = "Traceback (most recent call last)"
+TRACEBACK_CHARACTERS: Final = 6000  # that are read of one
+WITHOUT_MEMORY: Final = re.compile(r"MemoryError|Cannot allocate memory|can't start new thread|failed to map segment")
 
 
 class ChaosRun:
@@ -41,8 +44,9 @@ class ChaosRun:
     not be; ``missing`` what this machine or user does not allow.
     """
 
-    def __init__(self, nodes: int, seed: int, *, aloud: bool) -> None:
-        self.nodes, self._seed, self._aloud = nodes, seed, aloud
+    def __init__(self, nodes: int, seed: int, *, aloud: bool, kinds: frozenset[Kind] = frozenset(Kind)) -> None:
+        """Of ``kinds`` disturbances are drawn."""
+        self.nodes, self._seed, self._aloud, self._kinds = nodes, seed, aloud, kinds
         self._mark = uuid.uuid4().hex
         self._began = time.monotonic()
         self.watch = ProcessWatch()
@@ -68,10 +72,15 @@ class ChaosRun:
                 self._say(text)
             peers = _peers_of(found, Random(self._seed))
             seconds = max(LEAST_ROUND_SECONDS, ROUND_SECONDS_A_NODE * self.nodes)
-            self.members = [ChaosNode(p, peers[p.number], self._mark, seconds, self._on_violation) for p in found]
+            names = {place.name: place.address for place in found}
+            self.members = [
+                ChaosNode(p, peers[p.number], names, self._mark, seconds, self._on_violation) for p in found
+            ]
             try:
                 self._start()
-                disturbing = Disturbing(self.members, self.watch, self._say)
+                disturbing = Disturbing(
+                    self.members, self.watch, lambda: marked_processes.look(self._mark)[0], self._say
+                )
                 self._disturb(disturbing, minutes * 60.0, disturbances)
                 self._calm()
                 if asleep_minutes:
@@ -104,7 +113,7 @@ class ChaosRun:
 
     def _drawn(self, seconds: float) -> list[Disturbance]:
         disks = frozenset(node.number for node in self.members if node.place.small_disk)
-        allowed = frozenset(Kind) if self.members[0].place.peer is not None else frozenset(Kind) - NEED_NAMESPACES
+        allowed = self._kinds if self.members[0].place.peer is not None else self._kinds - NEED_NAMESPACES
         return drawn(self._seed, self.nodes, seconds, allowed, disks)
 
     def _calm(self) -> None:
@@ -155,12 +164,8 @@ class ChaosRun:
             self._on_violation(f"not told: {text}")
         for node in self.members:
             node.look_at_checkpoint()
-            logs = node.logs()
-            if TRACEBACK in logs:
-                at = logs.index(TRACEBACK)
-                self._on_violation(
-                    f"node {node.number} logged {logs.count(TRACEBACK)} tracebacks:\n{logs[at : at + 3000]}"
-                )
+            if found := tracebacks(node.logs(), lacked_memory=node.lacked_memory):
+                self._on_violation(f"node {node.number} logged {len(found)} tracebacks:\n{found[0]}")
 
     def _until(self, condition: Callable[[], bool], at_most_seconds: float) -> bool:
         ends = time.monotonic() + at_most_seconds
@@ -208,7 +213,19 @@ class ChaosRun:
             print(f"{time.monotonic() - self._began:7.1f} s  {text}", file=sys.stderr, flush=True)
 
 
+def tracebacks(logs: str, *, lacked_memory: bool) -> list[str]:
+    """Returns the tracebacks in ``logs``, but for those that a node logs which ``lacked_memory`` and that say so."""
+    starts = [match.start() for match in re.finditer(re.escape(TRACEBACK), logs)]
+    texts = [logs[start : start + TRACEBACK_CHARACTERS] for start in starts]
+    return [text for text in texts if not (lacked_memory and WITHOUT_MEMORY.search(text))]
+
+
 def _peers_of(found: Sequence[NodePlace], random: Random) -> list[list[str]]:
-    """Makes the nodes' keys; returns which addresses each node is given: of some that came before it."""
-    addresses = [f"{p.multiaddr}/p2p/{NodeKey.load_or_create(p.home / 'identity.key').peer_id}" for p in found]
+    """Makes the nodes' keys; returns which addresses each node is given: of some that came before it. Every second node
+    is known by its name."""
+    addresses = [
+        f"{p.multiaddr if p.number % 2 else p.named_multiaddr}/p2p/"
+        f"{NodeKey.load_or_create(p.home / 'identity.key').peer_id}"
+        for p in found
+    ]
     return [random.sample(addresses[:number], min(KNOWN_PEERS, number)) for number in range(len(found))]

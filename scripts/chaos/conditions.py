@@ -1,31 +1,49 @@
-"""What another process can change of the machine that a node sees: its wall clock, and how slow its disk is.
+"""What another process can change of the machine that a node sees: its wall clock, its disk, its name servers.
 
 ``install`` replaces functions before a node's own modules are imported: those of the module ``time`` return the time
-plus an offset, and each opening, renaming and flushing of a file of the node takes so long. The monotonic clock stays
-as it is, as when an administrator or NTP sets a machine's clock. The conditions are in a file, which is named as the
-node's data directory with ``SUFFIX``.
+plus an offset, each opening, renaming and flushing of a file of the node takes so long, and the names of the other
+nodes lead where they should, or elsewhere. The monotonic clock stays as it is, as when an administrator or NTP sets a
+machine's clock. The conditions are in a file, which is named as the node's data directory with ``SUFFIX``.
 """
 
 from __future__ import annotations
 
 import builtins
 import io
+import json
 import mmap
 import os
+import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
 VARIABLE: Final = "CHAOS_CONDITIONS"  # the path of the file, in the environment of every process of a node
 SUFFIX: Final = ".conditions"
 _ONE: Final = struct.Struct("<d")  # seconds
-_CLOCK, _DISK, _BYTES = 0, _ONE.size, 2 * _ONE.size
+_CLOCK, _DISK, _NAMES, _BYTES = 0, _ONE.size, 2 * _ONE.size, 3 * _ONE.size
+NAMES_VARIABLE: Final = "CHAOS_NAMES"  # a JSON object, the IP address of each node's name
+UNANSWERED_SECONDS: Final = 5.0  # until a resolver gives up
+NOBODY: Final = "127.0.0.77"
+MANY: Final = 300
+
+
+class Lie(IntEnum):
+    """What the machine's name servers say of a node's name."""
+
+    NONE = 0
+    ANOTHER_NODE = 1
+    NOBODY = 2  # an address where nobody listens
+    NO_ANSWER = 3
+    MANY = 4  # hundreds of addresses, the right one last
+    NO_SUCH_NAME = 5
 
 
 def prepare(path: Path) -> None:
-    """Makes the file: the true time, and the disk as fast as it is."""
+    """Makes the file: the true time, the disk as fast as it is, and names that lead where they should."""
     path.write_bytes(bytes(_BYTES))
 
 
@@ -37,6 +55,11 @@ def set_clock(path: Path, offset_seconds: float) -> None:
 def set_disk(path: Path, seconds: float) -> None:
     """Has each opening, renaming and flushing of a file of the node take ``seconds`` more."""
     _write(path, _DISK, seconds)
+
+
+def set_names(path: Path, lie: Lie) -> None:
+    """Has the names of other nodes lead elsewhere."""
+    _write(path, _NAMES, lie)
 
 
 def _write(path: Path, at: int, value: float) -> None:
@@ -54,8 +77,13 @@ def install() -> None:
         return
     with Path(path).open("rb") as file:
         conditions = mmap.mmap(file.fileno(), _BYTES, access=mmap.ACCESS_READ)
-    _install_clock(lambda: float(_ONE.unpack_from(conditions, _CLOCK)[0]))
-    _install_disk(path.removesuffix(SUFFIX) + os.sep, lambda: float(_ONE.unpack_from(conditions, _DISK)[0]))
+
+    def read(at: int) -> float:
+        return float(_ONE.unpack_from(conditions, at)[0])
+
+    _install_clock(lambda: read(_CLOCK))
+    _install_disk(path.removesuffix(SUFFIX) + os.sep, lambda: read(_DISK))
+    _install_names(json.loads(os.environ.get(NAMES_VARIABLE, "{}")), lambda: Lie(int(read(_NAMES))))
 
 
 def _install_clock(offset_seconds: Callable[[], float]) -> None:
@@ -78,3 +106,34 @@ def _install_disk(home: str, disk_seconds: Callable[[], float]) -> None:
     os.fsync = slowed(true_fsync)
     os.open, os.replace = slowed(os.open), slowed(os.replace)
     io.open = builtins.open = slowed(io.open)
+
+
+def _install_names(address_of: Mapping[str, str], lie: Callable[[], Lie]) -> None:
+    truly_asked = socket.getaddrinfo
+
+    def asked(host: Any, port: Any, *arguments: Any, **how: Any) -> Any:
+        name = host.decode() if isinstance(host, bytes) else host
+        if name not in address_of:
+            return truly_asked(host, port, *arguments, **how)
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port or 0))
+            for address in told(address_of, name, lie())
+        ]
+
+    socket.getaddrinfo = asked
+
+
+def told(address_of: Mapping[str, str], name: str, lie: Lie) -> Sequence[str]:
+    """Returns what the name servers say. Raises ``socket.gaierror`` where they say nothing."""
+    if lie is Lie.NO_ANSWER:
+        time.sleep(UNANSWERED_SECONDS)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+    if lie is Lie.NO_SUCH_NAME:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    if lie is Lie.ANOTHER_NODE:
+        names = sorted(address_of)
+        return [address_of[names[(names.index(name) + 1) % len(names)]]]
+    if lie is Lie.NOBODY:
+        return [NOBODY]
+    wrong = [f"127.0.{1 + n // 250}.{1 + n % 250}" for n in range(MANY)] if lie is Lie.MANY else []
+    return [*wrong, address_of[name]]

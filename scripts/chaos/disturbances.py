@@ -8,6 +8,8 @@ from enum import StrEnum
 from random import Random
 from typing import Final
 
+from scripts.chaos.conditions import Lie
+
 NODE_SECONDS: Final = 75.0  # between two disturbances of one node, on average
 KEPT_ALIVE_EVERY: Final = 4  # one node in so many has no process killed, so that growth shows
 
@@ -19,16 +21,21 @@ class Kind(StrEnum):
     STOP_LEARNER = "stop learner"
     STOP_SWARM = "stop swarm"
     STOP_SUPERVISOR = "stop supervisor"
+    NO_MEMORY_LEARNER = "no more memory for learner"
+    NO_MEMORY_SWARM = "no more memory for swarm"
+    NO_MEMORY_SUPERVISOR = "no more memory for supervisor"
     FULL_DISK = "full disk"
     SLOW_DISK = "slow disk"
     CLOCK = "clock jump"
+    NAMES = "lying name servers"
     SLOW = "slow link"
     DOWN = "interface down"
     CUT_OFF = "node cut off"
     PARTITION = "partition"
 
 
-KILLS: Final = frozenset({Kind.KILL_LEARNER, Kind.KILL_SWARM, Kind.KILL_SUPERVISOR})
+NO_MEMORY: Final = frozenset({Kind.NO_MEMORY_LEARNER, Kind.NO_MEMORY_SWARM, Kind.NO_MEMORY_SUPERVISOR})
+KILLS: Final = frozenset({Kind.KILL_LEARNER, Kind.KILL_SWARM, Kind.KILL_SUPERVISOR, *NO_MEMORY})  # or may
 NEED_NAMESPACES: Final = frozenset({Kind.SLOW, Kind.DOWN, Kind.CUT_OFF, Kind.PARTITION})
 WEIGHTS: Final[Mapping[Kind, float]] = {
     Kind.KILL_LEARNER: 3,
@@ -37,9 +44,13 @@ WEIGHTS: Final[Mapping[Kind, float]] = {
     Kind.STOP_LEARNER: 1,
     Kind.STOP_SWARM: 2,
     Kind.STOP_SUPERVISOR: 2,
+    Kind.NO_MEMORY_LEARNER: 1,
+    Kind.NO_MEMORY_SWARM: 1,
+    Kind.NO_MEMORY_SUPERVISOR: 1,
     Kind.FULL_DISK: 3,
     Kind.SLOW_DISK: 2,
     Kind.CLOCK: 2,
+    Kind.NAMES: 2,
     Kind.SLOW: 2,
     Kind.DOWN: 2,
     Kind.CUT_OFF: 2,
@@ -49,9 +60,13 @@ HELD_SECONDS: Final[Mapping[Kind, tuple[float, float]]] = {  # least and most; a
     Kind.STOP_LEARNER: (2, 30),
     Kind.STOP_SWARM: (2, 45),
     Kind.STOP_SUPERVISOR: (2, 30),
+    Kind.NO_MEMORY_LEARNER: (5, 45),
+    Kind.NO_MEMORY_SWARM: (5, 45),
+    Kind.NO_MEMORY_SUPERVISOR: (5, 45),
     Kind.FULL_DISK: (30, 75),
     Kind.SLOW_DISK: (10, 60),
     Kind.CLOCK: (10, 60),
+    Kind.NAMES: (20, 90),
     Kind.SLOW: (10, 60),
     Kind.DOWN: (5, 60),
     Kind.CUT_OFF: (5, 60),
@@ -60,10 +75,12 @@ HELD_SECONDS: Final[Mapping[Kind, tuple[float, float]]] = {  # least and most; a
 CLOCK_SECONDS: Final = (-86400.0, -3600.0, -600.0, -30.0, 30.0, 600.0, 3600.0, 86400.0)
 SLOW_MEGABITS: Final = (0.1, 0.5, 2.0)
 SLOW_DISK_SECONDS: Final = (0.05, 0.3, 1.0)
+LIES: Final = tuple(float(lie) for lie in Lie if lie is not Lie.NONE)
 AMOUNTS: Final[Mapping[Kind, tuple[float, ...]]] = {
     Kind.CLOCK: CLOCK_SECONDS,
     Kind.SLOW: SLOW_MEGABITS,
     Kind.SLOW_DISK: SLOW_DISK_SECONDS,
+    Kind.NAMES: LIES,
 }
 
 
@@ -73,7 +90,7 @@ class Disturbance:
     until_seconds: float
     kind: Kind
     nodes: tuple[int, ...]  # of a partition, those on one side
-    amount: float = 0.0  # of a clock and a disk: seconds; of a slow link: megabits a second
+    amount: float = 0.0  # of a clock and a disk: seconds; of a slow link: megabits a second; of names: which lie
 
     def __str__(self) -> str:
         amount = f" {self.amount:g}" if self.amount else ""

@@ -13,8 +13,9 @@ from typing import Final
 from scripts.bench.common.slow_network import APART, TOGETHER
 from scripts.chaos import conditions, marked_processes
 from scripts.chaos.chaos_node import ChaosNode, Incarnation
-from scripts.chaos.disturbances import Disturbance, Kind
-from scripts.chaos.marked_processes import LEARNER, SUPERVISOR, SWARM, Identity
+from scripts.chaos.conditions import Lie
+from scripts.chaos.disturbances import NO_MEMORY, Disturbance, Kind
+from scripts.chaos.marked_processes import LEARNER, SUPERVISOR, SWARM, Identity, SeenProcess
 from scripts.chaos.places import FULL_SPEED_MEGABITS
 from scripts.chaos.process_watch import ProcessWatch
 
@@ -25,6 +26,9 @@ VICTIMS: Final = {
     Kind.STOP_LEARNER: LEARNER,
     Kind.STOP_SWARM: SWARM,
     Kind.STOP_SUPERVISOR: SUPERVISOR,
+    Kind.NO_MEMORY_LEARNER: LEARNER,
+    Kind.NO_MEMORY_SWARM: SWARM,
+    Kind.NO_MEMORY_SUPERVISOR: SUPERVISOR,
 }
 TELLING_SECONDS: Final = 20.0  # a supervisor that is killed sooner may not have told of what happened before
 TOLD_WITHIN_SECONDS: Final = 90.0  # a supervisor may be stopped meanwhile
@@ -41,8 +45,15 @@ class Expectation:
 
 
 class Disturbing:
-    def __init__(self, nodes: Sequence[ChaosNode], watch: ProcessWatch, say: Callable[[str], None]) -> None:
-        self._nodes, self._watch, self._say = nodes, watch, say
+    def __init__(
+        self,
+        nodes: Sequence[ChaosNode],
+        watch: ProcessWatch,
+        look: Callable[[], Sequence[SeenProcess]],
+        say: Callable[[str], None],
+    ) -> None:
+        """``look`` returns the processes of all nodes as they are now."""
+        self._nodes, self._watch, self._look, self._say = nodes, watch, look, say
         self._active: list[Disturbance] = []
         self._stopped: dict[Disturbance, Identity] = {}
         self._expected: list[Expectation] = []
@@ -52,7 +63,9 @@ class Disturbing:
     def begin(self, what: Disturbance) -> None:
         node = self._nodes[what.nodes[0]]
         done = True
-        if what.kind in VICTIMS:
+        if what.kind in NO_MEMORY:
+            done = self._bound_memory(what, node)
+        elif what.kind in VICTIMS:
             done = self._signal(what, node)
         elif what.kind is Kind.FULL_DISK:
             node.place.fill_disk()
@@ -61,6 +74,8 @@ class Disturbing:
             conditions.set_clock(node.place.conditions, what.amount)
         elif what.kind is Kind.SLOW_DISK:
             conditions.set_disk(node.place.conditions, what.amount)
+        elif what.kind is Kind.NAMES:
+            conditions.set_names(node.place.conditions, Lie(int(what.amount)))
         elif what.kind is Kind.SLOW:
             assert node.place.peer is not None
             node.place.peer.set_rate(what.amount)
@@ -92,6 +107,10 @@ class Disturbing:
                 conditions.set_clock(node.place.conditions, 0.0)
             elif what.kind is Kind.SLOW_DISK:
                 conditions.set_disk(node.place.conditions, 0.0)
+            elif what.kind is Kind.NAMES:
+                conditions.set_names(node.place.conditions, Lie.NONE)
+            elif what.kind in NO_MEMORY:
+                self._free_memory(node)
             elif what.kind is Kind.SLOW:
                 assert node.place.peer is not None
                 node.place.peer.set_rate(FULL_SPEED_MEGABITS)
@@ -130,6 +149,20 @@ class Disturbing:
         else:
             self._expect(node, kind)
         return True
+
+    def _bound_memory(self, what: Disturbance, node: ChaosNode) -> bool:
+        seen = self._watch.of(node.number, VICTIMS[what.kind])
+        if seen is None or not marked_processes.bound_memory(seen.identity, bounded=True):
+            return False
+        node.lacked_memory = True
+        return True
+
+    def _free_memory(self, node: ChaosNode) -> None:
+        """Also for what the process has started meanwhile, which has its bound."""
+        for _ in range(2):  # again for a process that was started in between
+            for each in self._look():
+                if each.node == node.number:
+                    marked_processes.bound_memory(each.identity, bounded=False)
 
     def _expect(self, node: ChaosNode, what: str) -> None:
         if node.incarnation is not None and node.ready:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,6 +61,19 @@ def send(identity: Identity, number: signal.Signals) -> bool:
     with contextlib.suppress(OSError, ValueError, IndexError):
         if _stat(PROC / str(identity.pid))[19] == str(identity.started):
             os.kill(identity.pid, number)
+            return True
+    return False
+
+
+def bound_memory(identity: Identity, *, bounded: bool) -> bool:
+    """Lets exactly this process, and children that it starts from now on, have no more address space than it has now,
+    or as much as they want again; returns whether it was still there."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        folder = PROC / str(identity.pid)
+        if _stat(folder)[19] == str(identity.started):
+            pages = int((folder / "statm").read_text().split()[0])
+            most = pages * _PAGE_BYTES if bounded else resource.RLIM_INFINITY
+            resource.prlimit(identity.pid, resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
             return True
     return False
 

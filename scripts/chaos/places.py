@@ -38,6 +38,15 @@ class NodePlace:
     def multiaddr(self) -> str:
         return f"/ip4/{self.address}/tcp/{self.port}"
 
+    @property
+    def name(self) -> str:
+        """What the machine's name servers know it by."""
+        return f"n{self.number}.chaos.test"
+
+    @property
+    def named_multiaddr(self) -> str:
+        return f"/dns4/{self.name}/tcp/{self.port}"
+
     def command(self, command: Sequence[str]) -> list[str]:
         return self.peer.command(command) if self.peer is not None else list(command)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from scripts.chaos.chaos_run import TRACEBACK, tracebacks
 from scripts.chaos.disturbances import HELD_SECONDS, KILLS, Kind, drawn, is_kept_alive
 from scripts.chaos.marked_processes import SUPERVISOR, SWARM, Identity, SeenProcess
 from scripts.chaos.process_watch import LIFE_SECONDS, ORPHAN_SECONDS, ZOMBIE_SECONDS, ProcessWatch, median_of, most_of
@@ -64,3 +65,11 @@ def test_a_child_that_nobody_waited_for_is_told_once() -> None:
     assert watch.judge([], ended, now=0.0) == []
     assert len(watch.judge([], ended, now=ZOMBIE_SECONDS + 1.0)) == 1
     assert watch.judge([], ended, now=ZOMBIE_SECONDS + 2.0) == []
+
+
+def test_a_traceback_that_tells_of_missing_memory_is_a_violation_only_where_none_was_taken_away() -> None:
+    without, other = f"{TRACEBACK}:\n  in f\nMemoryError\n", f"{TRACEBACK}:\n  in g\nKeyError: 'x'\n"
+    assert len(tracebacks(without, lacked_memory=False)) == 1
+    assert tracebacks(without, lacked_memory=True) == []
+    assert tracebacks(other, lacked_memory=True) == [other]
+    assert tracebacks("all is well", lacked_memory=False) == []

@@ -11,7 +11,16 @@ import pytest
 
 from scripts.bench.common.process_usage import tree_cpu_seconds
 from scripts.bench.skill.curves import Point, area, last_fifth, seconds_until, success_at
-from scripts.bench.time_to_skill import Compared, Planned, Run, figures_of, median_text, results_table, tuning_table
+from scripts.bench.time_to_skill import (
+    Compared,
+    Planned,
+    Run,
+    figures_of,
+    median_text,
+    results_table,
+    seconds_to_others_end,
+    tuning_table,
+)
 
 CURVE = [Point(0.0, 0, 0, 0.1), Point(10.0, 1, 100, 0.3), Point(20.0, 2, 300, 0.5)]
 
@@ -53,8 +62,17 @@ def test_ours_is_held_against_the_better_contender() -> None:
     found = {figure.name: figure.value for figure in figures_of(Compared("wren", runs, {}), 100.0)}
     assert found["wren: until 0.4, against the better contender"] == pytest.approx(1 / 4)
     assert found["wren, trl: until 0.5"] == pytest.approx(100.0)
+    assert found["wren: until the success that the better contender ends with"] == pytest.approx(20 / 100)
     assert found["wren: last fifth at equal completions, less TRL's"] == pytest.approx(0.0)
     assert len(results_table(Compared("wren", runs, {}), 100.0).splitlines()) == 2 + len(runs)
+
+
+def test_others_that_end_no_better_than_they_began_are_not_caught_up_with() -> None:
+    fallen = Run("trl", "wren", 1e-3, 64, 0, 20.0, 1.0, [CURVE[1], CURVE[0]])
+    ours = a_run("starling", 0, 1.0)
+    assert seconds_to_others_end(Compared("wren", {"starling": [ours], "trl": [fallen]}, {})) is None
+    better = Run("trl", "wren", 1e-3, 64, 0, 20.0, 1.0, [CURVE[0], Point(20.0, 2, 300, 0.6)])
+    assert seconds_to_others_end(Compared("wren", {"starling": [ours], "trl": [better]}, {})) == math.inf
 
 
 def test_an_error_of_a_contender_stands_in_the_table_of_what_was_tried() -> None:
