@@ -1,5 +1,5 @@
-"""The shortest run of ``scripts/chaos``: three nodes; one of each process is killed, a clock moves, a process stops, one
-gets no memory, and name servers lie."""
+"""The shortest run of ``scripts/chaos``: three nodes; one of each process is killed, a clock moves, a process stops,
+one gets no memory, and name servers lie."""
 
 from __future__ import annotations
 
