@@ -29,6 +29,7 @@ QUIET = (
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
 )  # fmt: skip
 OPEN_ALL = "document.querySelectorAll('details').forEach((part) => { part.open = true; })"
+SHOW = "document.querySelector(arguments[0]).scrollIntoView()"  # what is off the screen is updated rarely
 ABSENT = "net::ERR_"  # what the browser itself says while the node is away
 
 
@@ -108,6 +109,7 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
 
     guest = processes.up("--name", "<b>jay</b>", "--peer", address, home=processes.root / "guest", torch=False)
     for part in ("#peers", "#graph"):
+        browser.execute_script(SHOW, part)
         until(browser, part, lambda said: "<b>jay</b>" in said)  # as text, not as markup
         assert browser.execute_script("return document.querySelectorAll(`${arguments[0]} b`).length", part) == 0
     until(browser, "#swarm-count", lambda said: said.startswith("2 nodes"))
