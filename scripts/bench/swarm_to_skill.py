@@ -43,20 +43,27 @@ from scripts import REPOSITORY
 from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.reporting import Figure, figures_parser, machine, report
 from scripts.bench.contenders.environments import prepare_genrl
+from scripts.bench.skill.comparing import (
+    MODELS,
+    TUNING_PARTS,
+    TUNING_SEED,
+    add_options,
+    command_of,
+    kept_or_made,
+    parsed_options,
+    settings_text,
+)
 from scripts.bench.skill.curves import Point, area, success_at
 from scripts.bench.skill.page import write_section
-from scripts.bench.skill.runs import OURS, ContenderRun, NodeRun, measured
+from scripts.bench.skill.runs import OURS, Learning, measured, started
 from scripts.bench.skill.success import Judge
-from scripts.experiments.reports.intervals import estimate
-from scripts.experiments.reports.plots import Line, line_plot
+from scripts.experiments.harness.experiment import curve
+from scripts.experiments.reports.plots import line_plot
 from scripts.experiments.reports.report_document import table
 from scripts.private_cluster_machines import INSIDE, inside_namespaces
 
-MODELS: Final = ("wren", "robin", "finch")
 THEIRS: Final = "genrl"
 PARTS: Final = 6  # of a run's seconds; the weights are kept after each
-TUNING_PARTS: Final = 3
-TUNING_SEED: Final = 1000
 RATES: Final = (1e-5, 3e-5, 1e-4)
 BATCHES: Final = (256,)  # completions of one step; ``time_to_skill`` found the largest best
 VERSION: Final = 1  # of the runs that are kept
@@ -108,21 +115,22 @@ class Planned:
         return REPOSITORY / ".experiments" / "swarm_to_skill" / f"{self.contender}.seed{self.seed}.{key}.json"
 
     def __str__(self) -> str:
-        settings = "" if self.rate is None else f", rate {self.rate:g}, batch {self.batch}"
-        return f"{self.contender}{settings}, seed {self.seed}"
+        return f"{self.contender}, {settings_text(self.rate, self.batch)}, seed {self.seed}"
 
 
 def run(planned: Planned, judge: Judge) -> SwarmRun:
     """Runs a swarm to its end and measures what its nodes kept. An error of a node is part of the result."""
+    job = {"threads": 1, **{key: getattr(planned, key) for key in ("rate", "batch", "seconds", "parts")}}
+    first_seed = planned.seed * len(MODELS)
     begun = {model: Point(0.0, 0, 0, judge.of_folder(model, None)) for model in MODELS}
     with tempfile.TemporaryDirectory(prefix="swarm-") as name, ThreadPoolExecutor(len(MODELS)) as threads:
         before = loopback_bytes()
-        nodes: dict[str, NodeRun | ContenderRun] = {}
+        nodes: dict[str, Learning] = {}
         address = ""
         for number, model in enumerate(MODELS):
             folder = Path(name) / model
             folder.mkdir()
-            nodes[model] = _started(planned, folder, model, planned.seed * len(MODELS) + number, address)
+            nodes[model] = started(planned.contender, folder, model, **job, seed=first_seed + number, swarm=address)
             address = address or nodes[model].address()
         follow = [threads.submit(node.follow, partial(_progress, planned, model)) for model, node in nodes.items()]
         found = [each.result() for each in follow]
@@ -135,14 +143,6 @@ def run(planned: Planned, judge: Judge) -> SwarmRun:
             errors += [f"{model}: {error}"] * bool(error)
     settings = (planned.contender, planned.rate, planned.batch, planned.seed, planned.seconds)
     return SwarmRun(*settings, load, sent, foreign, points, errors)
-
-
-def _started(planned: Planned, folder: Path, model: str, seed: int, address: str) -> NodeRun | ContenderRun:
-    if planned.contender == OURS:
-        peer = ["--peer", address] if address else []
-        return NodeRun(folder / "home", model, seed, planned.seconds, planned.parts, *peer)
-    job = {"rate": planned.rate, "batch": planned.batch, "seconds": planned.seconds, "parts": planned.parts}
-    return ContenderRun(planned.contender, folder, model, **job, seed=seed, threads=1, swarm=address)
 
 
 def loopback_bytes() -> int:
@@ -158,19 +158,16 @@ def _progress(planned: Planned, model: str, used: float) -> None:
     print(f"{planned}, {model}: {used:.0f} of {planned.seconds:g} processor seconds", file=sys.stderr, flush=True)
 
 
-def kept_or_run(planned: Planned, judge: Judge) -> SwarmRun:
-    """Returns the run, from its file where there is one. One with an error is not kept."""
-    if planned.path.exists():
-        return msgspec.json.decode(planned.path.read_bytes(), type=SwarmRun)
+def run_aloud(planned: Planned, judge: Judge) -> SwarmRun:
     done = run(planned, judge)
     what = f"{done.success_at(0.0):.3f} to {done.success_at(done.seconds):.3f}, load {done.load}"
     print(f"{planned}: {what}{''.join(f'; {error}' for error in done.errors)}", file=sys.stderr, flush=True)
-    if not done.errors:
-        planned.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = planned.path.with_suffix(".part")
-        unfinished.write_bytes(msgspec.json.encode(done))
-        unfinished.rename(planned.path)
     return done
+
+
+def kept_or_run(planned: Planned, judge: Judge) -> SwarmRun:
+    """Returns the run, from its file where there is one. One with an error is not kept."""
+    return kept_or_made(planned.path, SwarmRun, partial(run_aloud, planned, judge), lambda done: not done.errors)
 
 
 def compared(options: argparse.Namespace, judge: Judge) -> tuple[dict[str, list[SwarmRun]], list[SwarmRun]]:
@@ -204,7 +201,7 @@ def results(runs: Mapping[str, Sequence[SwarmRun]], tried: Sequence[SwarmRun], o
         rows.append(
             [
                 name,
-                "as shipped" if first.rate is None else f"rate {first.rate:g}, batch {first.batch}",
+                settings_text(first.rate, first.batch),
                 ", ".join(str(run.seed) for run in of_name),
                 spread([run.success_at(0.0) for run in of_name]),
                 spread([run.success_at(run.seconds) for run in of_name]),
@@ -220,16 +217,7 @@ def results(runs: Mapping[str, Sequence[SwarmRun]], tried: Sequence[SwarmRun], o
         "contender | settings | seeds | before | after | gained | of each | completions | groups of others "
         "| MB on loopback | load"
     )
-    flags = {
-        "rates": ",".join(f"{rate:g}" for rate in options.rates),
-        "batches": ",".join(map(str, options.batches)),
-        "seeds": options.seeds,
-        "seconds": f"{options.seconds:g}",
-        "tune-seconds": f"{options.tune_seconds:g}",
-    }
-    command = " ".join(
-        ["python -m scripts.bench.swarm_to_skill", *(f"--{key} {value}" for key, value in flags.items())]
-    )
+    command = command_of("scripts.bench.swarm_to_skill", options)
     parts = [
         f"Written by `{command}` on {machine()}. Mean success of the three nodes before, and when each has used "
         f"{options.seconds:g} s of the processor; with the least and the greatest value over seeds.",
@@ -249,11 +237,9 @@ def results(runs: Mapping[str, Sequence[SwarmRun]], tried: Sequence[SwarmRun], o
 
 def picture(runs: Mapping[str, Sequence[SwarmRun]], seconds: float) -> str:
     grid = [seconds * n / 40 for n in range(41)]
-    lines = []
-    for name, of_name in runs.items():
-        estimates = [estimate([run.success_at(at) for run in of_name]) for at in grid]
-        low, high = ([getattr(each, end) for each in estimates] if len(of_name) > 1 else [] for end in ("low", "high"))
-        lines.append(Line(name, grid, [each.mean for each in estimates], low, high))
+    lines = [
+        curve(name, grid, [[run.success_at(at) for at in grid] for run in of_name]) for name, of_name in runs.items()
+    ]
     title = "wren, robin and finch in a swarm: success on held-out questions"
     return line_plot(title, lines, x_label="processor seconds of each", y_label="success", y_range=(0.0, 0.5))
 
@@ -270,20 +256,8 @@ def figures_of(runs: Mapping[str, Sequence[SwarmRun]]) -> Iterator[Figure]:
 
 def parsed() -> argparse.Namespace:
     parser = figures_parser(__doc__)
-
-    def numbers(text: str) -> list[float]:
-        return [float(each) for each in text.split(",")]
-
-    parser.add_argument("--rates", type=numbers, default=list(RATES), help="the other's learning rates that are tried")
-    parser.add_argument("--batches", type=numbers, default=list(BATCHES), help="and completions of one step")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each contender (default 3)")
-    parser.add_argument("--seconds", type=float, default=240.0, help="processor seconds of each node (default 240)")
-    parser.add_argument("--tune-seconds", type=float, default=90.0, help="of each rate and batch (default 90)")
-    options = parser.parse_args()
-    options.batches = [int(batch) for batch in options.batches]
-    if options.seeds < 1 or min(options.seconds, options.tune_seconds) <= 0:
-        parser.error("--seeds, --seconds and --tune-seconds are above 0")
-    return options
+    add_options(parser, RATES, BATCHES, seeds=3, tune_seconds=90.0)
+    return parsed_options(parser)
 
 
 def main() -> None:

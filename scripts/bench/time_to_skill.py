@@ -44,22 +44,29 @@ from msgspec import Struct
 from scripts import REPOSITORY
 from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.reporting import Figure, figures_parser, machine, report
+from scripts.bench.skill.comparing import (
+    MODELS,
+    TUNING_PARTS,
+    TUNING_SEED,
+    add_options,
+    command_of,
+    kept_or_made,
+    parsed_options,
+    settings_text,
+)
 from scripts.bench.skill.curves import Point, area, last_fifth, seconds_until, success_at
 from scripts.bench.skill.page import PAGE, write_section
-from scripts.bench.skill.runs import COMPLETIONS, CONTENDERS, OURS, ContenderRun, Learning, NodeRun, measured
+from scripts.bench.skill.runs import COMPLETIONS, CONTENDERS, OURS, measured, started
 from scripts.bench.skill.success import PROMPTS, QUESTIONS, Judge
-from scripts.experiments.reports.intervals import estimate
-from scripts.experiments.reports.plots import Line, line_plot
+from scripts.experiments.harness.experiment import curve
+from scripts.experiments.reports.plots import line_plot
 from scripts.experiments.reports.report_document import table
 
-MODELS: Final = ("wren", "robin", "finch")
 RATES: Final = (1e-4, 3e-4, 1e-3)
 BATCHES: Final = (64, 128, 256)  # completions of one step
 PARTS: Final = 8  # of a run's seconds; the weights are kept after each
-TUNING_PARTS: Final = 3
 GOALS: Final = (0.4, 0.5)
 VERSION: Final = 1  # of the runs that are kept
-TUNING_SEED: Final = 1000
 
 
 class Run(Struct, frozen=True):
@@ -100,40 +107,30 @@ def run(planned: Planned, judge: Judge) -> Run:
     """Runs ``planned`` and measures the weights that it left. An error of a contender is part of the result."""
     with tempfile.TemporaryDirectory(prefix="skill-") as name:
         begun = Point(0.0, 0, 0, judge.of_folder(planned.model, None))
-        learning = _started(planned, Path(name))
+        job = {key: getattr(planned, key) for key in ("rate", "batch", "seed", "threads", "seconds", "parts")}
+        learning = started(planned.contender, Path(name), planned.model, **job)
         points, error = measured(learning, learning.follow(partial(_progress, planned)), judge)
     load = round(os.getloadavg()[0], 1)
     fields = (planned.contender, planned.model, planned.rate, planned.batch, planned.seed, planned.seconds)
     return Run(*fields, load, [begun, *points], error)
 
 
-def _started(planned: Planned, folder: Path) -> Learning:
-    if planned.contender == OURS:
-        return NodeRun(folder / "home", planned.model, planned.seed, planned.seconds, planned.parts)
-    job = {key: getattr(planned, key) for key in ("rate", "batch", "seed", "threads", "seconds", "parts")}
-    return ContenderRun(planned.contender, folder, planned.model, **job)
-
-
 def _progress(planned: Planned, used: float) -> None:
-    settings = "" if planned.rate is None else f", rate {planned.rate:g}, batch {planned.batch}"
-    what = f"{planned.contender}, {planned.model}{settings}, seed {planned.seed}"
+    what = f"{planned.contender}, {planned.model}, {settings_text(planned.rate, planned.batch)}, seed {planned.seed}"
     print(f"{what}: {used:.0f} of {planned.seconds:g} processor seconds", file=sys.stderr, flush=True)
 
 
-def kept_or_run(planned: Planned, judge: Judge) -> Run:
-    """Returns the run, from its file where there is one. One that ended with an error is not kept."""
-    if planned.path.exists():
-        return msgspec.json.decode(planned.path.read_bytes(), type=Run)
+def run_aloud(planned: Planned, judge: Judge) -> Run:
     done = run(planned, judge)
     success = f"success {done.points[0].success:.3f} to {done.points[-1].success:.3f}"
     _progress(planned, done.points[-1].seconds)
     print(f"  {success}, load {done.load}{', ' * bool(done.error)}{done.error}", file=sys.stderr, flush=True)
-    if not done.error:
-        planned.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = planned.path.with_suffix(".part")
-        unfinished.write_bytes(msgspec.json.encode(done))
-        unfinished.rename(planned.path)
     return done
+
+
+def kept_or_run(planned: Planned, judge: Judge) -> Run:
+    """Returns the run, from its file where there is one. One that ended with an error is not kept."""
+    return kept_or_made(planned.path, Run, partial(run_aloud, planned, judge), lambda done: not done.error)
 
 
 # The whole comparison
@@ -195,12 +192,11 @@ def results_table(found: Compared, seconds: float) -> str:
     rows = []
     for name, runs in found.runs.items():
         points = [run.points for run in runs]
-        settings = "as shipped" if runs[0].rate is None else f"rate {runs[0].rate:g}, batch {runs[0].batch}"
         ends = [of_run[-1].success for of_run in points]
         rows.append(
             [
                 name,
-                settings,
+                settings_text(runs[0].rate, runs[0].batch),
                 ", ".join(str(run.seed) for run in runs),
                 median_text([area(of_run, seconds) for of_run in points], 3),
                 *(median_text([seconds_until(of_run, goal) for of_run in points]) for goal in GOALS),
@@ -229,28 +225,17 @@ def tuning_table(found: Compared, seconds: float) -> str:
 
 def picture(found: Compared, seconds: float) -> str:
     grid = [seconds * n / 40 for n in range(41)]
-    lines = []
-    for name, runs in found.runs.items():
-        estimates = [estimate([success_at(run.points, at) for run in runs]) for at in grid]
-        many = len(runs) > 1
-        low, high = ([getattr(each, end) for each in estimates] if many else [] for end in ("low", "high"))
-        lines.append(Line(name, grid, [each.mean for each in estimates], low, high))
+    lines = [
+        curve(name, grid, [[success_at(run.points, at) for at in grid] for run in runs])
+        for name, runs in found.runs.items()
+    ]
     title = f"{found.model}: success on held-out questions"
     return line_plot(title, lines, x_label="processor seconds", y_label="success", y_range=(0.0, 1.0))
 
 
 def written_page(all_found: Sequence[Compared], options: argparse.Namespace) -> Path:
     """Writes the results into the page, under what a person wrote there, and the curves beside it."""
-    flags = {
-        "against": ",".join(options.against),
-        "models": ",".join(options.models),
-        "rates": _joined(options.rates),
-        "batches": _joined(options.batches),
-        "seeds": options.seeds,
-        "seconds": f"{options.seconds:g}",
-        "tune-seconds": f"{options.tune_seconds:g}",
-    }
-    command = " ".join(["python -m scripts.bench.time_to_skill", *(f"--{key} {value}" for key, value in flags.items())])
+    command = command_of("scripts.bench.time_to_skill", options, {"against": options.against, "models": options.models})
     parts = [
         f"Written by `{command}` on {machine()}; {options.threads} thread{'s' * (options.threads != 1)} a process. "
         "Medians, with the least and the greatest value over seeds."
@@ -273,10 +258,6 @@ def written_page(all_found: Sequence[Compared], options: argparse.Namespace) -> 
     curves = {found.model: msgspec.to_builtins(found.runs) for found in all_found}
     PAGE.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(curves), indent=1) + b"\n")
     return write_section("Results", "\n\n".join(parts))
-
-
-def _joined(values: Sequence[float]) -> str:
-    return ",".join(f"{value:g}" for value in values)
 
 
 def figures_of(found: Compared, seconds: float) -> Iterator[Figure]:
@@ -325,22 +306,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--against", type=listed(tuple(CONTENDERS)), default=[], metavar="trl,genrl")
     parser.add_argument("--models", type=listed(MODELS), default=list(MODELS), metavar="wren,robin,finch")
 
-    def numbers(text: str) -> list[float]:
-        return [float(each) for each in text.split(",")]
-
-    parser.add_argument("--rates", type=numbers, default=list(RATES), help="contenders' learning rates that are tried")
-    parser.add_argument(
-        "--batches", type=numbers, default=list(BATCHES), help="and completions of one step; one of each is not tuned"
-    )
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each contender (default 5)")
-    parser.add_argument("--seconds", type=float, default=240.0, help="processor seconds of each (default 240)")
-    parser.add_argument("--tune-seconds", type=float, default=60.0, help="of each rate and batch (default 60)")
+    add_options(parser, RATES, BATCHES, seeds=5, tune_seconds=60.0)
     parser.add_argument("--threads", type=int, default=1, help="of each process (default 1)")
-    options = parser.parse_args()
-    options.batches = [int(batch) for batch in options.batches]
-    if min(options.seeds, options.threads) < 1 or min(options.seconds, options.tune_seconds) <= 0:
-        parser.error("--seeds, --threads, --seconds and --tune-seconds are above 0")
-    return options
+    return parsed_options(parser)
 
 
 def main() -> None:

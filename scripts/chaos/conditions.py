@@ -23,12 +23,19 @@ from typing import Any, Final
 
 VARIABLE: Final = "CHAOS_CONDITIONS"  # the path of the file, in the environment of every process of a node
 SUFFIX: Final = ".conditions"
-_ONE: Final = struct.Struct("<d")  # seconds
-_CLOCK, _DISK, _NAMES, _BYTES = 0, _ONE.size, 2 * _ONE.size, 3 * _ONE.size
+_ONE: Final = struct.Struct("<d")
 NAMES_VARIABLE: Final = "CHAOS_NAMES"  # a JSON object, the IP address of each node's name
 UNANSWERED_SECONDS: Final = 5.0  # until a resolver gives up
 NOBODY: Final = "127.0.0.77"
 MANY: Final = 300
+
+
+class Condition(IntEnum):
+    """What the file holds a number for, in this order."""
+
+    CLOCK = 0  # seconds by which the clock is ahead
+    DISK = 1  # seconds more that each opening, renaming and flushing of a file of the node takes
+    NAMES = 2  # a ``Lie``
 
 
 class Lie(IntEnum):
@@ -44,28 +51,14 @@ class Lie(IntEnum):
 
 def prepare(path: Path) -> None:
     """Makes the file: the true time, the disk as fast as it is, and names that lead where they should."""
-    path.write_bytes(bytes(_BYTES))
+    path.write_bytes(bytes(len(Condition) * _ONE.size))
 
 
-def set_clock(path: Path, offset_seconds: float) -> None:
-    """Moves the clock of every process that has installed ``path``."""
-    _write(path, _CLOCK, offset_seconds)
-
-
-def set_disk(path: Path, seconds: float) -> None:
-    """Has each opening, renaming and flushing of a file of the node take ``seconds`` more."""
-    _write(path, _DISK, seconds)
-
-
-def set_names(path: Path, lie: Lie) -> None:
-    """Has the names of other nodes lead elsewhere."""
-    _write(path, _NAMES, lie)
-
-
-def _write(path: Path, at: int, value: float) -> None:
+def put(path: Path, condition: Condition, value: float) -> None:
+    """Puts every process that has installed ``path`` under a condition; 0.0 ends it."""
     descriptor = os.open(path, os.O_RDWR)
     try:
-        os.pwrite(descriptor, _ONE.pack(value), at)
+        os.pwrite(descriptor, _ONE.pack(value), condition * _ONE.size)
     finally:
         os.close(descriptor)
 
@@ -76,14 +69,14 @@ def install() -> None:
     if path is None:
         return
     with Path(path).open("rb") as file:
-        conditions = mmap.mmap(file.fileno(), _BYTES, access=mmap.ACCESS_READ)
+        conditions = mmap.mmap(file.fileno(), len(Condition) * _ONE.size, access=mmap.ACCESS_READ)
 
-    def read(at: int) -> float:
-        return float(_ONE.unpack_from(conditions, at)[0])
+    def read(condition: Condition) -> float:
+        return float(_ONE.unpack_from(conditions, condition * _ONE.size)[0])
 
-    _install_clock(lambda: read(_CLOCK))
-    _install_disk(path.removesuffix(SUFFIX) + os.sep, lambda: read(_DISK))
-    _install_names(json.loads(os.environ.get(NAMES_VARIABLE, "{}")), lambda: Lie(int(read(_NAMES))))
+    _install_clock(lambda: read(Condition.CLOCK))
+    _install_disk(path.removesuffix(SUFFIX) + os.sep, lambda: read(Condition.DISK))
+    _install_names(json.loads(os.environ.get(NAMES_VARIABLE, "{}")), lambda: Lie(int(read(Condition.NAMES))))
 
 
 def _install_clock(offset_seconds: Callable[[], float]) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from scripts.bench.common.slow_network import APART, TOGETHER
 from scripts.chaos import conditions, marked_processes
 from scripts.chaos.chaos_node import ChaosNode, Incarnation
-from scripts.chaos.conditions import Lie
+from scripts.chaos.conditions import Condition
 from scripts.chaos.disturbances import NO_MEMORY, Disturbance, Kind
 from scripts.chaos.marked_processes import LEARNER, SUPERVISOR, SWARM, Identity, SeenProcess
 from scripts.chaos.places import FULL_SPEED_MEGABITS
@@ -30,6 +30,7 @@ VICTIMS: Final = {
     Kind.NO_MEMORY_SWARM: SWARM,
     Kind.NO_MEMORY_SUPERVISOR: SUPERVISOR,
 }
+SEEN: Final = {Kind.CLOCK: Condition.CLOCK, Kind.SLOW_DISK: Condition.DISK, Kind.NAMES: Condition.NAMES}
 TELLING_SECONDS: Final = 20.0  # a supervisor that is killed sooner may not have told of what happened before
 TOLD_WITHIN_SECONDS: Final = 90.0  # a supervisor may be stopped meanwhile
 
@@ -70,12 +71,8 @@ class Disturbing:
         elif what.kind is Kind.FULL_DISK:
             node.place.fill_disk()
             self._expect(node, "disk")
-        elif what.kind is Kind.CLOCK:
-            conditions.set_clock(node.place.conditions, what.amount)
-        elif what.kind is Kind.SLOW_DISK:
-            conditions.set_disk(node.place.conditions, what.amount)
-        elif what.kind is Kind.NAMES:
-            conditions.set_names(node.place.conditions, Lie(int(what.amount)))
+        elif what.kind in SEEN:
+            conditions.put(node.place.conditions, SEEN[what.kind], what.amount)
         elif what.kind is Kind.SLOW:
             assert node.place.peer is not None
             node.place.peer.set_rate(what.amount)
@@ -103,12 +100,8 @@ class Disturbing:
                 marked_processes.send(self._stopped.pop(what), signal.SIGCONT)
             elif what.kind is Kind.FULL_DISK:
                 node.place.empty_disk()
-            elif what.kind is Kind.CLOCK:
-                conditions.set_clock(node.place.conditions, 0.0)
-            elif what.kind is Kind.SLOW_DISK:
-                conditions.set_disk(node.place.conditions, 0.0)
-            elif what.kind is Kind.NAMES:
-                conditions.set_names(node.place.conditions, Lie.NONE)
+            elif what.kind in SEEN:
+                conditions.put(node.place.conditions, SEEN[what.kind], 0.0)
             elif what.kind in NO_MEMORY:
                 self._free_memory(node)
             elif what.kind is Kind.SLOW:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -58,22 +58,26 @@ def look(mark: str) -> tuple[list[SeenProcess], list[Identity]]:
 
 def send(identity: Identity, number: signal.Signals) -> bool:
     """Sends a signal to exactly this process; returns whether it was still there."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        if _stat(PROC / str(identity.pid))[19] == str(identity.started):
-            os.kill(identity.pid, number)
-            return True
-    return False
+    return _done_to(identity, lambda pid: os.kill(pid, number))
 
 
 def bound_memory(identity: Identity, *, bounded: bool) -> bool:
     """Lets exactly this process, and children that it starts from now on, have no more address space than it has now,
     or as much as they want again; returns whether it was still there."""
+
+    def bound(pid: int) -> None:
+        pages = int((PROC / str(pid) / "statm").read_text().split()[0])
+        most = pages * _PAGE_BYTES if bounded else resource.RLIM_INFINITY
+        resource.prlimit(pid, resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+
+    return _done_to(identity, bound)
+
+
+def _done_to(identity: Identity, act: Callable[[int], object]) -> bool:
+    """Calls ``act`` with the id of exactly this process; returns whether it was still there."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        folder = PROC / str(identity.pid)
-        if _stat(folder)[19] == str(identity.started):
-            pages = int((folder / "statm").read_text().split()[0])
-            most = pages * _PAGE_BYTES if bounded else resource.RLIM_INFINITY
-            resource.prlimit(identity.pid, resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+        if _stat(PROC / str(identity.pid))[19] == str(identity.started):
+            act(identity.pid)
             return True
     return False
 

@@ -14,7 +14,7 @@ import pytest
 
 from scripts import REPOSITORY
 from scripts.chaos import conditions, marked_processes
-from scripts.chaos.conditions import MANY, NOBODY, Lie, told
+from scripts.chaos.conditions import MANY, NOBODY, Condition, Lie, told
 from scripts.chaos.marked_processes import Identity
 
 LOOKS = """
@@ -45,13 +45,13 @@ def test_a_clock_moves_and_files_of_the_node_alone_are_slow_until_the_conditions
     home.mkdir()
     file = home.with_suffix(conditions.SUFFIX)
     conditions.prepare(file)
-    conditions.set_clock(file, 3600.0)
-    conditions.set_disk(file, 5.0)
+    conditions.put(file, Condition.CLOCK, 3600.0)
+    conditions.put(file, Condition.DISK, 5.0)
     own, other, seen = looked(home, home / "one", tmp_path / "other")
     assert (own, other) == (5.0, 0.0)
     assert seen - time.time() > 3000.0
-    conditions.set_clock(file, 0.0)
-    conditions.set_disk(file, 0.0)
+    conditions.put(file, Condition.CLOCK, 0.0)
+    conditions.put(file, Condition.DISK, 0.0)
     own, seen = looked(home, home / "one")
     assert own == 0.0 and abs(seen - time.time()) < 3000.0
 
@@ -66,7 +66,7 @@ from trio.socket import getaddrinfo
 
 async def main():
     for lie in (conditions.Lie.NONE, conditions.Lie.ANOTHER_NODE):
-        conditions.set_names(Path(sys.argv[1]), lie)
+        conditions.put(Path(sys.argv[1]), conditions.Condition.NAMES, lie)
         print([where[0] for *_, where in await getaddrinfo("n1.chaos.test", 4001)])
 
 anyio.run(main, backend="trio")
@@ -81,8 +81,8 @@ def test_a_name_of_a_node_leads_where_the_name_servers_say_for_trio_too(tmp_path
         conditions.NAMES_VARIABLE: json.dumps({"n0.chaos.test": "10.0.0.1", "n1.chaos.test": "10.0.0.2"}),
     }
     command = [sys.executable, "-c", ASKS, str(file)]
-    told = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
-    assert told.splitlines() == ["['10.0.0.2']", "['10.0.0.1']"]
+    found = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    assert found.splitlines() == ["['10.0.0.2']", "['10.0.0.1']"]
 
 
 def test_name_servers_lie_in_five_ways(monkeypatch: pytest.MonkeyPatch) -> None:

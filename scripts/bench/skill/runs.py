@@ -46,12 +46,24 @@ class Kept:
 
 
 class Learning(Protocol):
-    """A run of one model. ``follow`` returns when it has used its processor seconds, and has ended: what it kept, and
+    """A run of one model. ``address`` waits until it listens in a swarm, and raises ``RuntimeError`` where it ends
+    before. ``follow`` returns when it has used its processor seconds, and has ended: what it kept, and
     why there is no more. ``success`` is of weights that it kept."""
+
+    def address(self) -> str: ...
 
     def follow(self, progress: Progress) -> tuple[list[Kept], str]: ...
 
     def success(self, kept: Kept, judge: Judge) -> float: ...
+
+
+def started(contender: str, folder: Path, model: str, *, swarm: str | None = None, **job: Any) -> Learning:
+    """Starts a run. ``job``: ``rate``, ``batch``, ``seed``, ``threads``, ``seconds``, ``parts``; ``swarm``: the address
+    of another node of its swarm, "" for the first; None: it learns alone."""
+    if contender == OURS:
+        peer = ["--peer", swarm] if swarm else []
+        return NodeRun(folder / "home", model, job["seed"], job["seconds"], job["parts"], *peer)
+    return ContenderRun(contender, folder, model, **job, **({} if swarm is None else {"swarm": swarm}))
 
 
 def measured(run: Learning, found: tuple[list[Kept], str], judge: Judge) -> tuple[list[Point], str]:
@@ -73,7 +85,6 @@ class NodeRun:
         self._listening.start()
 
     def address(self) -> str:
-        """Waits until the node listens. Raises ``RuntimeError`` where it ends before."""
         assert self._node.stdout is not None
         line = b""
         for line in self._node.stdout:
@@ -149,7 +160,6 @@ class ContenderRun:
         self._process: subprocess.Popen[str] = subprocess.Popen(command, cwd=REPOSITORY, **pipes)
 
     def address(self) -> str:
-        """Waits until a node of a swarm listens. Raises ``RuntimeError`` where it ends before."""
         for said in self._lines("address"):
             return str(said["address"])
         raise RuntimeError(self._ended())
