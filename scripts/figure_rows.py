@@ -100,10 +100,10 @@ ROWS: Final = (
         "`starling status`", "startup", "≤ 0.5 s", "{starling status|.2f} s (slowest {starling status, slowest|.2f} s)"
     ),
     Row(
-        "`/api/v1/status` at 50 requests a second, p99; share of the learner's steps that it costs",
+        "`/api/v1/status` at 50 requests a second, p99; how much longer it makes the learner's rounds",
         "api",
         "≤ 50 ms; ≤ 5 %",
-        "{/api/v1/status at 50 requests a second, p99|.0f} ms; {learner's steps a second, fewer by|.0f} %",
+        "{/api/v1/status at 50 requests a second, p99|.0f} ms; {the learner's rounds, longer by|.0f} %",
     ),
     Row(
         "share of a core for the page of 200 peers that all change each second, with the supervisor: as it "
