@@ -13,7 +13,7 @@ measuring costs nobody time. Contenders train on the same questions; ours draws 
 Processor seconds are those of all processes from their start on, imports included.
 
 Finished runs are kept in ``.experiments/time_to_skill``: the same command goes on where it was interrupted. It writes
-its results into docs/against.md, with curves as JSON and SVG beside it.
+each model's results into docs/against.md, in place of those that it had, with curves as JSON and SVG beside it.
 
     python -m scripts.bench.time_to_skill --against trl,genrl [--models wren] [--seeds 5] [--seconds 240] [--json]
 
@@ -233,31 +233,29 @@ def picture(found: Compared, seconds: float) -> str:
     return line_plot(title, lines, x_label="processor seconds", y_label="success", y_range=(0.0, 1.0))
 
 
-def written_page(all_found: Sequence[Compared], options: argparse.Namespace) -> Path:
-    """Writes the results into the page, under what a person wrote there, and the curves beside it."""
-    command = command_of("scripts.bench.time_to_skill", options, {"against": options.against, "models": options.models})
+def write_results(found: Compared, options: argparse.Namespace) -> None:
+    """Writes a model's results into the page, in place of those that it had, and the curves beside it."""
+    command = command_of("scripts.bench.time_to_skill", options, {"against": options.against, "models": [found.model]})
     parts = [
         f"Written by `{command}` on {machine()}; {options.threads} thread{'s' * (options.threads != 1)} a process. "
-        "Medians, with the least and the greatest value over seeds."
+        "Medians, with the least and the greatest value over seeds.",
+        results_table(found, options.seconds),
+        f"![{found.model}: success over processor seconds](against-{found.model}.svg)",
     ]
-    for found in all_found:
-        PAGE.with_name(f"against-{found.model}.svg").write_text(picture(found, options.seconds), encoding="utf-8")
+    if (caught_up := seconds_to_others_end(found)) is not None:
+        parts.append(
+            f"{OURS} has the success that the better of the others ends with after {median_text([caught_up])} s."
+        )
+    if found.tried:
         parts += [
-            f"### {found.model}",
-            results_table(found, options.seconds),
-            f"![{found.model}: success over processor seconds](against-{found.model}.svg)",
+            f"Tuned with one seed, {options.tune_seconds:g} processor seconds each: mean success over them.",
+            tuning_table(found, options.tune_seconds),
         ]
-        if (caught_up := seconds_to_others_end(found)) is not None:
-            ends = f"{OURS} has the success that the better of the others ends with after {median_text([caught_up])} s."
-            parts.append(ends)
-        if found.tried:
-            parts += [
-                f"Tuned with one seed, {options.tune_seconds:g} processor seconds each: mean success over them.",
-                tuning_table(found, options.tune_seconds),
-            ]
-    curves = {found.model: msgspec.to_builtins(found.runs) for found in all_found}
-    PAGE.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(curves), indent=1) + b"\n")
-    return write_section("Results", "\n\n".join(parts))
+    PAGE.with_name(f"against-{found.model}.svg").write_text(picture(found, options.seconds), encoding="utf-8")
+    curves = PAGE.with_suffix(".json")
+    written = {**msgspec.json.decode(curves.read_bytes()), found.model: msgspec.to_builtins(found.runs)}
+    curves.write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n")
+    write_section(found.model, "\n\n".join(parts))
 
 
 def figures_of(found: Compared, seconds: float) -> Iterator[Figure]:
@@ -317,10 +315,13 @@ def main() -> None:
     ensure_compute_environment()
     for name in options.against:
         CONTENDERS[name][1]()
+    found = []
     with ExitStack() as stack:
         judge = stack.enter_context(Judge())
-        found = [compared(model, options, judge) for model in options.models]
-    print(f"written: {written_page(found, options)}", file=sys.stderr)
+        for model in options.models:
+            found.append(compared(model, options, judge))
+            write_results(found[-1], options)
+            print(f"{model} written into {PAGE}", file=sys.stderr)
     report("time_to_skill", [f for each in found for f in figures_of(each, options.seconds)], as_json=options.json)
 
 
