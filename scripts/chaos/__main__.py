@@ -43,6 +43,7 @@ def figures_of(chaos: ChaosRun) -> list[Figure]:
         Figure("nodes", chaos.nodes, "", "higher"),
         Figure("disturbances", sum(chaos.done.values()), "", "higher"),
         *(Figure(str(kind), count, "times", "higher") for kind, count in sorted(chaos.done.items())),
+        Figure("processes that the kernel ended for memory", chaos.killed_for_memory, "", "lower"),
         Figure("starts of supervisors", sum(node.starts for node in chaos.members), "", "lower"),
         Figure("rounds", sum(node.rounds for node in chaos.members), "", "higher"),
         Figure("checkpoints told", sum(node.events["checkpoint"] for node in chaos.members), "", "higher"),

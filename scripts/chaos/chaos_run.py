@@ -55,6 +55,7 @@ class ChaosRun:
         self.missing: list[str] = []
         self.done: Counter[str] = Counter()  # disturbances
         self.due_to_be_told = 0
+        self.killed_for_memory = 0  # processes, by the kernel
         self.start_seconds = self.reconnect_seconds = 0.0
         self.most_directory_bytes = 0
         self.growth: list[Growth] = []
@@ -113,7 +114,9 @@ class ChaosRun:
 
     def _drawn(self, seconds: float) -> list[Disturbance]:
         disks = frozenset(node.number for node in self.members if node.place.small_disk)
-        allowed = self._kinds if self.members[0].place.peer is not None else self._kinds - NEED_NAMESPACES
+        place = self.members[0].place
+        allowed = self._kinds if place.peer is not None else self._kinds - NEED_NAMESPACES
+        allowed -= frozenset() if place.memory is not None else {Kind.OUT_OF_MEMORY}
         return drawn(self._seed, self.nodes, seconds, allowed, disks)
 
     def _calm(self) -> None:
@@ -162,6 +165,7 @@ class ChaosRun:
         self.due_to_be_told, not_told = disturbing.not_told()
         for text in not_told:
             self._on_violation(f"not told: {text}")
+        self.killed_for_memory = sum(node.place.memory.kills for node in self.members if node.place.memory)
         for node in self.members:
             node.look_at_checkpoint()
             if found := tracebacks(node.logs(), lacked_memory=node.lacked_memory):

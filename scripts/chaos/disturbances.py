@@ -24,6 +24,7 @@ class Kind(StrEnum):
     NO_MEMORY_LEARNER = "no more memory for learner"
     NO_MEMORY_SWARM = "no more memory for swarm"
     NO_MEMORY_SUPERVISOR = "no more memory for supervisor"
+    OUT_OF_MEMORY = "machine out of memory"
     FULL_DISK = "full disk"
     SLOW_DISK = "slow disk"
     CLOCK = "clock jump"
@@ -35,7 +36,9 @@ class Kind(StrEnum):
 
 
 NO_MEMORY: Final = frozenset({Kind.NO_MEMORY_LEARNER, Kind.NO_MEMORY_SWARM, Kind.NO_MEMORY_SUPERVISOR})
-KILLS: Final = frozenset({Kind.KILL_LEARNER, Kind.KILL_SWARM, Kind.KILL_SUPERVISOR, *NO_MEMORY})  # or may
+KILLS: Final = frozenset(  # or may
+    {Kind.KILL_LEARNER, Kind.KILL_SWARM, Kind.KILL_SUPERVISOR, Kind.OUT_OF_MEMORY, *NO_MEMORY}
+)
 NEED_NAMESPACES: Final = frozenset({Kind.SLOW, Kind.DOWN, Kind.CUT_OFF, Kind.PARTITION})
 WEIGHTS: Final[Mapping[Kind, float]] = {
     Kind.KILL_LEARNER: 3,
@@ -47,6 +50,7 @@ WEIGHTS: Final[Mapping[Kind, float]] = {
     Kind.NO_MEMORY_LEARNER: 1,
     Kind.NO_MEMORY_SWARM: 1,
     Kind.NO_MEMORY_SUPERVISOR: 1,
+    Kind.OUT_OF_MEMORY: 1,
     Kind.FULL_DISK: 3,
     Kind.SLOW_DISK: 2,
     Kind.CLOCK: 2,
@@ -63,6 +67,7 @@ HELD_SECONDS: Final[Mapping[Kind, tuple[float, float]]] = {  # least and most; a
     Kind.NO_MEMORY_LEARNER: (5, 45),
     Kind.NO_MEMORY_SWARM: (5, 45),
     Kind.NO_MEMORY_SUPERVISOR: (5, 45),
+    Kind.OUT_OF_MEMORY: (5, 60),
     Kind.FULL_DISK: (30, 75),
     Kind.SLOW_DISK: (10, 60),
     Kind.CLOCK: (10, 60),

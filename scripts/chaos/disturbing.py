@@ -29,9 +29,11 @@ VICTIMS: Final = {
     Kind.NO_MEMORY_LEARNER: LEARNER,
     Kind.NO_MEMORY_SWARM: SWARM,
     Kind.NO_MEMORY_SUPERVISOR: SUPERVISOR,
+    Kind.OUT_OF_MEMORY: LEARNER,
 }
 SEEN: Final = {Kind.CLOCK: Condition.CLOCK, Kind.SLOW_DISK: Condition.DISK, Kind.NAMES: Condition.NAMES}
 TELLING_SECONDS: Final = 20.0  # a supervisor that is killed sooner may not have told of what happened before
+FREED_SECONDS: Final = 0.2  # after a process was killed, until the kernel has its memory back
 TOLD_WITHIN_SECONDS: Final = 90.0  # a supervisor may be stopped meanwhile
 
 
@@ -66,6 +68,8 @@ class Disturbing:
         done = True
         if what.kind in NO_MEMORY:
             done = self._bound_memory(what, node)
+        elif what.kind is Kind.OUT_OF_MEMORY:
+            done = self._take_memory(what, node)
         elif what.kind in VICTIMS:
             done = self._signal(what, node)
         elif what.kind is Kind.FULL_DISK:
@@ -104,6 +108,9 @@ class Disturbing:
                 conditions.put(node.place.conditions, SEEN[what.kind], 0.0)
             elif what.kind in NO_MEMORY:
                 self._free_memory(node)
+            elif what.kind is Kind.OUT_OF_MEMORY:
+                assert node.place.memory is not None
+                node.place.memory.free()
             elif what.kind is Kind.SLOW:
                 assert node.place.peer is not None
                 node.place.peer.set_rate(FULL_SPEED_MEGABITS)
@@ -148,6 +155,16 @@ class Disturbing:
         if seen is None or not marked_processes.bound_memory(seen.identity, bounded=True):
             return False
         node.lacked_memory = True
+        return True
+
+    def _take_memory(self, what: Disturbance, node: ChaosNode) -> bool:
+        """Ends the learner, as the kernel ends what is large, and leaves the node as little as the others have then."""
+        assert node.place.memory is not None
+        if not self._signal(what, node):
+            return False
+        node.lacked_memory = True
+        time.sleep(FREED_SECONDS)
+        node.place.memory.bound()
         return True
 
     def _free_memory(self, node: ChaosNode) -> None:

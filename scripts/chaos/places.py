@@ -14,6 +14,7 @@ from typing import Final
 
 from scripts.bench.common.slow_network import NoSlowNetworkError, SlowPeer, slow_network
 from scripts.chaos import conditions
+from scripts.chaos.memory_group import MemoryGroup, NoMemoryGroupsError, memory_groups
 
 PORT: Final = 4001
 FULL_SPEED_MEGABITS: Final = 1000.0
@@ -33,6 +34,7 @@ class NodePlace:
     port: int
     peer: SlowPeer | None  # None: on loopback
     small_disk: bool
+    memory: MemoryGroup | None  # None: this machine or user can make none
 
     @property
     def multiaddr(self) -> str:
@@ -48,7 +50,8 @@ class NodePlace:
         return f"/dns4/{self.name}/tcp/{self.port}"
 
     def command(self, command: Sequence[str]) -> list[str]:
-        return self.peer.command(command) if self.peer is not None else list(command)
+        inside = self.peer.command(command) if self.peer is not None else list(command)
+        return self.memory.command(inside) if self.memory is not None else inside
 
     def fill_disk(self) -> None:
         """Writes until nothing more fits."""
@@ -77,16 +80,21 @@ def places(count: int, root: Path) -> Iterator[tuple[list[NodePlace], list[str]]
             peers = list(stack.enter_context(slow_network(count, FULL_SPEED_MEGABITS)))
         except NoSlowNetworkError as error:
             missing.append(f"no network faults: {error}")
+        groups: list[MemoryGroup | None] = [None] * count
+        try:
+            groups = list(stack.enter_context(memory_groups(f"starling-{os.getpid()}", count)))
+        except NoMemoryGroupsError as error:
+            missing.append(f"no machine out of memory: {error}")
         ports = [PORT] * count if peers[0] is not None else _free_ports(count)
         found = []
-        for number, (peer, port) in enumerate(zip(peers, ports, strict=True)):
+        for number, (peer, port, group) in enumerate(zip(peers, ports, groups, strict=True)):
             home = root / f"n{number}"
             set_by = home.with_suffix(conditions.SUFFIX)
             home.mkdir(mode=0o700)
             conditions.prepare(set_by)
             small = number % SMALL_DISK_EVERY == 0 and _mounted(home, stack, missing)
             address = peer.address if peer is not None else "127.0.0.1"
-            found.append(NodePlace(number, home, set_by, address, port, peer, small))
+            found.append(NodePlace(number, home, set_by, address, port, peer, small, group))
         yield found, missing
 
 

@@ -1,0 +1,80 @@
+"""The kernel's account of what a node's processes use together, and a limit to it: control groups, version 1 or 2.
+
+At the limit the kernel first drops what it can read again, then ends the largest process of the group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+ROOTS: Final = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))  # of version 1, of version 2
+JOINING: Final = 'echo $$ > "$0" && exec "$@"'
+LEAVING_SECONDS: Final = 10.0  # for the last process of a group
+
+
+class NoMemoryGroupsError(Exception):
+    """This machine or user cannot make one; why."""
+
+
+class MemoryGroup:
+    """One group; its folder exists already."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        is_first = (folder / "memory.limit_in_bytes").exists()
+        self._limit = folder / ("memory.limit_in_bytes" if is_first else "memory.max")
+        self._used = folder / ("memory.usage_in_bytes" if is_first else "memory.current")
+        self._kills = folder / ("memory.oom_control" if is_first else "memory.events")
+        self._unlimited = "-1" if is_first else "max"
+
+    @property
+    def kills(self) -> int:
+        """How many processes the kernel has ended."""
+        lines = self._kills.read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Returns the command that runs ``command`` and what it starts in this group."""
+        return ["sh", "-c", JOINING, str(self._folder / "cgroup.procs"), *command]
+
+    def bound(self) -> None:
+        """Gives the group no more than it has now."""
+        self._limit.write_text(self._used.read_text(encoding="ascii"), encoding="ascii")
+
+    def free(self) -> None:
+        self._limit.write_text(self._unlimited, encoding="ascii")
+
+
+@contextmanager
+def memory_groups(name: str, count: int) -> Iterator[list[MemoryGroup]]:
+    """Yields so many groups, which are gone afterwards. Raises ``NoMemoryGroupsError``."""
+    folders: list[Path] = []
+    try:
+        root = next((root for root in ROOTS if (root / "cgroup.procs").exists()), ROOTS[-1])
+        try:
+            for number in range(count):
+                folder = root / f"{name}-{number}"
+                folder.mkdir()
+                folders.append(folder)
+                if not any((folder / file).exists() for file in ("memory.limit_in_bytes", "memory.max")):
+                    raise NoMemoryGroupsError(f"{root} accounts for no memory")
+        except OSError as error:
+            raise NoMemoryGroupsError(f"{error}") from error
+        yield [MemoryGroup(folder) for folder in folders]
+    finally:
+        for folder in folders:
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    ends = time.monotonic() + LEAVING_SECONDS
+    while folder.exists() and time.monotonic() < ends:
+        with contextlib.suppress(OSError):  # a process of it is still ending
+            folder.rmdir()
+            return
+        time.sleep(0.05)
