@@ -12,8 +12,8 @@ held-out questions (``node.tasks.split``), as ``starling eval`` measures it, of 
 measuring costs nobody time. Contenders train on the same questions; ours draws its own, none of them held out.
 Processor seconds are those of all processes from their start on, imports included.
 
-Finished runs are kept in ``.experiments/time_to_skill``: the same command goes on where it was interrupted. It writes
-each model's results into docs/against.md, in place of those that it had, with curves as JSON and SVG beside it.
+Finished runs are kept in ``.experiments/time_to_skill``: the same command goes on where it was interrupted. A model's
+results go into docs/against.md, in place of those of as many seconds, with curves as JSON and SVG beside it.
 
     python -m scripts.bench.time_to_skill --against trl,genrl [--models wren] [--seeds 5] [--seconds 240] [--json]
 
@@ -234,13 +234,14 @@ def picture(found: Compared, seconds: float) -> str:
 
 
 def write_results(found: Compared, options: argparse.Namespace) -> None:
-    """Writes a model's results into the page, in place of those that it had, and the curves beside it."""
+    """Writes a model's results into the page, in place of those of as many seconds, and the curves beside it."""
+    name = f"{found.model}-{options.seconds:g}"
     command = command_of("scripts.bench.time_to_skill", options, {"against": options.against, "models": [found.model]})
     parts = [
         f"Written by `{command}` on {machine()}; {options.threads} thread{'s' * (options.threads != 1)} a process. "
         "Medians, with the least and the greatest value over seeds.",
         results_table(found, options.seconds),
-        f"![{found.model}: success over processor seconds](against-{found.model}.svg)",
+        f"![{found.model}: success over processor seconds](against-{name}.svg)",
     ]
     if (caught_up := seconds_to_others_end(found)) is not None:
         parts.append(
@@ -251,11 +252,11 @@ def write_results(found: Compared, options: argparse.Namespace) -> None:
             f"Tuned with one seed, {options.tune_seconds:g} processor seconds each: mean success over them.",
             tuning_table(found, options.tune_seconds),
         ]
-    PAGE.with_name(f"against-{found.model}.svg").write_text(picture(found, options.seconds), encoding="utf-8")
+    PAGE.with_name(f"against-{name}.svg").write_text(picture(found, options.seconds), encoding="utf-8")
     curves = PAGE.with_suffix(".json")
-    written = {**msgspec.json.decode(curves.read_bytes()), found.model: msgspec.to_builtins(found.runs)}
+    written = {**msgspec.json.decode(curves.read_bytes()), name: msgspec.to_builtins(found.runs)}
     curves.write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n")
-    write_section(found.model, "\n\n".join(parts))
+    write_section(f"{found.model}, {options.seconds:g} s", "\n\n".join(parts))
 
 
 def figures_of(found: Compared, seconds: float) -> Iterator[Figure]:
