@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -74,16 +75,17 @@ def longer_by(first: Lived, second: Lived) -> float:
 def lived(key: Path, rounds: int, parity: int) -> Lived:
     """Runs a node with the identity ``key`` for ``rounds`` rounds, with requests during half of them."""
     port = free_port()
-    begins, rewards, latencies = [], [], []
+    begins, rewards = [], []
     asking, over = threading.Event(), threading.Event()
-    client = threading.Thread(target=lambda: latencies.extend(asked(port, asking, over)))
     settings = (f"api.port={port}", f"rounds={rounds + 1}", "seed=0", "learner.learning_rate=1e-12")
     with ExitStack() as stack:
+        client = stack.enter_context(ThreadPoolExecutor(1)).submit(asked, port, asking, over)
+        stack.callback(asking.set)  # so that it ends
+        stack.callback(over.set)
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="st-")))
         shutil.copy(key, home)
         node = stack.enter_context(started_node(home, *(part for one in settings for part in ("--set", one))))
         assert node.stdin is not None and node.stdout is not None
-        client.start()
         for line in node.stdout:
             event = json.loads(line)
             if event["event"] != "round":
@@ -94,13 +96,10 @@ def lived(key: Path, rounds: int, parity: int) -> Lived:
                 asking.set()
             else:
                 asking.clear()
-        over.set()
-        asking.set()
-        client.join()
         node.stdin.close()
     if len(begins) != rounds + 1:
         raise SystemExit(f"the node ended after {len(begins)} rounds")
-    return Lived([end - begin for begin, end in itertools.pairwise(begins)], rewards[1:], latencies)
+    return Lived([end - begin for begin, end in itertools.pairwise(begins)], rewards[1:], client.result())
 
 
 def asked(port: int, asking: threading.Event, over: threading.Event) -> list[float]:
