@@ -5,15 +5,16 @@ At the limit the kernel first drops what it can read again, then ends the larges
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 ROOTS: Final = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))  # of version 1, of version 2
 JOINING: Final = 'echo $$ > "$0" && exec "$@"'
+BOUND_TRIES: Final = 20
 LEAVING_SECONDS: Final = 10.0  # for the last process of a group
 
 
@@ -43,8 +44,15 @@ class MemoryGroup:
         return ["sh", "-c", JOINING, str(self._folder / "cgroup.procs"), *command]
 
     def bound(self) -> None:
-        """Gives the group no more than it has now."""
-        self._limit.write_text(self._used.read_text(encoding="ascii"), encoding="ascii")
+        """Gives the group no more than it has now. Raises ``OSError`` where it grows all the time."""
+        for remaining in reversed(range(BOUND_TRIES)):
+            try:
+                self._limit.write_text(self._used.read_text(encoding="ascii"), encoding="ascii")
+            except OSError as error:  # version 1 refuses a limit below what is used, which has grown meanwhile
+                if error.errno != errno.EBUSY or not remaining:
+                    raise
+            else:
+                return
 
     def free(self) -> None:
         self._limit.write_text(self._unlimited, encoding="ascii")
@@ -53,28 +61,30 @@ class MemoryGroup:
 @contextmanager
 def memory_groups(name: str, count: int) -> Iterator[list[MemoryGroup]]:
     """Yields so many groups, which are gone afterwards. Raises ``NoMemoryGroupsError``."""
-    folders: list[Path] = []
-    try:
-        root = next((root for root in ROOTS if (root / "cgroup.procs").exists()), ROOTS[-1])
-        try:
-            for number in range(count):
-                folder = root / f"{name}-{number}"
+    root = next((root for root in ROOTS if (root / "cgroup.procs").exists()), ROOTS[-1])
+    with ExitStack() as stack:
+        groups = []
+        for number in range(count):
+            folder = root / f"{name}-{number}"
+            try:
                 folder.mkdir()
-                folders.append(folder)
-                if not any((folder / file).exists() for file in ("memory.limit_in_bytes", "memory.max")):
-                    raise NoMemoryGroupsError(f"{root} accounts for no memory")
-        except OSError as error:
-            raise NoMemoryGroupsError(f"{error}") from error
-        yield [MemoryGroup(folder) for folder in folders]
-    finally:
-        for folder in folders:
-            _remove(folder)
+            except OSError as error:
+                raise NoMemoryGroupsError(f"{error}") from error
+            stack.callback(_remove, folder)
+            if not any((folder / file).exists() for file in ("memory.limit_in_bytes", "memory.max")):
+                raise NoMemoryGroupsError(f"{root} accounts for no memory")
+            groups.append(MemoryGroup(folder))
+        yield groups
 
 
 def _remove(folder: Path) -> None:
     ends = time.monotonic() + LEAVING_SECONDS
-    while folder.exists() and time.monotonic() < ends:
-        with contextlib.suppress(OSError):  # a process of it is still ending
+    while True:
+        try:
             folder.rmdir()
+        except OSError:  # a process of it is still ending
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.05)
+        else:
             return
-        time.sleep(0.05)
