@@ -36,7 +36,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from scripts import REPOSITORY
@@ -54,7 +53,7 @@ from scripts.bench.skill.comparing import (
     settings_text,
 )
 from scripts.bench.skill.curves import Point, area, success_at
-from scripts.bench.skill.page import write_section
+from scripts.bench.skill.page import PAGE, write_results
 from scripts.bench.skill.runs import OURS, Learning, measured, started
 from scripts.bench.skill.success import Judge
 from scripts.experiments.harness.experiment import curve
@@ -271,10 +270,9 @@ def main() -> None:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     with Judge() as judge:
         runs, tried = compared(options, judge)
-    page = write_section("A swarm against a swarm", results(runs, tried, options))
-    page.with_name("against-swarm.svg").write_text(picture(runs, options.seconds), encoding="utf-8")
-    page.with_name("against-swarm.json").write_bytes(msgspec.json.format(msgspec.json.encode(runs), indent=1) + b"\n")
-    print(f"written: {page}", file=sys.stderr)
+    text = results(runs, tried, options)
+    write_results("A swarm against a swarm", text, "swarm", picture(runs, options.seconds), runs)
+    print(f"written: {PAGE}", file=sys.stderr)
     report("swarm_to_skill", list(figures_of(runs)), as_json=options.json)
 
 

@@ -38,7 +38,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from scripts import REPOSITORY
@@ -55,7 +54,7 @@ from scripts.bench.skill.comparing import (
     settings_text,
 )
 from scripts.bench.skill.curves import Point, area, last_fifth, seconds_until, success_at
-from scripts.bench.skill.page import PAGE, write_section
+from scripts.bench.skill.page import PAGE, write_results
 from scripts.bench.skill.runs import COMPLETIONS, CONTENDERS, OURS, measured, started
 from scripts.bench.skill.success import PROMPTS, QUESTIONS, Judge
 from scripts.experiments.harness.experiment import curve
@@ -233,9 +232,8 @@ def picture(found: Compared, seconds: float) -> str:
     return line_plot(title, lines, x_label="processor seconds", y_label="success", y_range=(0.0, 1.0))
 
 
-def write_results(found: Compared, options: argparse.Namespace) -> None:
-    """Writes a model's results into the page, in place of those of as many seconds, and the curves beside it."""
-    name = f"{found.model}-{options.seconds:g}"
+def results(found: Compared, name: str, options: argparse.Namespace) -> str:
+    """Returns what the page says of a model; the picture of its curves is ``against-NAME.svg``."""
     command = command_of("scripts.bench.time_to_skill", options, {"against": options.against, "models": [found.model]})
     parts = [
         f"Written by `{command}` on {machine()}; {options.threads} thread{'s' * (options.threads != 1)} a process. "
@@ -252,11 +250,7 @@ def write_results(found: Compared, options: argparse.Namespace) -> None:
             f"Tuned with one seed, {options.tune_seconds:g} processor seconds each: mean success over them.",
             tuning_table(found, options.tune_seconds),
         ]
-    PAGE.with_name(f"against-{name}.svg").write_text(picture(found, options.seconds), encoding="utf-8")
-    curves = PAGE.with_suffix(".json")
-    written = {**msgspec.json.decode(curves.read_bytes()), name: msgspec.to_builtins(found.runs)}
-    curves.write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n")
-    write_section(f"{found.model}, {options.seconds:g} s", "\n\n".join(parts))
+    return "\n\n".join(parts)
 
 
 def figures_of(found: Compared, seconds: float) -> Iterator[Figure]:
@@ -320,9 +314,11 @@ def main() -> None:
     with ExitStack() as stack:
         judge = stack.enter_context(Judge())
         for model in options.models:
-            found.append(compared(model, options, judge))
-            write_results(found[-1], options)
-            print(f"{model} written into {PAGE}", file=sys.stderr)
+            one = compared(model, options, judge)
+            name, title = f"{model}-{options.seconds:g}", f"{model}, {options.seconds:g} s"
+            write_results(title, results(one, name, options), name, picture(one, options.seconds), one.runs)
+            print(f"written: {title}, in {PAGE}", file=sys.stderr)
+            found.append(one)
     report("time_to_skill", [f for each in found for f in figures_of(each, options.seconds)], as_json=options.json)
 
 

@@ -5,9 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from scripts import REPOSITORY
 
 PAGE: Final = REPOSITORY / "docs" / "against.md"
+
+
+def write_results(title: str, text: str, name: str, picture: str, runs: object) -> None:
+    """Writes a section, and beside the page ``against-NAME.svg``, the picture of its curves, and its runs as JSON."""
+    PAGE.with_name(f"against-{name}.svg").write_text(picture, encoding="utf-8")
+    PAGE.with_name(f"against-{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(runs), indent=1) + b"\n")
+    write_section(title, text)
 
 
 def write_section(title: str, text: str, page: Path = PAGE) -> Path:
