@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from node.averaging.compressed import CompressedConstants
 from scripts.bench.common.reporting import Figure
 from scripts.experiments.harness.experiment import Condition, Experiment, curve, per_cent_more, verdict
 from scripts.experiments.language_model.averaging_liars import (
@@ -37,6 +38,7 @@ LEARNING_RATE: Final = 5e-4
 EVERY: Final = 5
 BAR: Final = 1.0  # per cent
 FAST_RATE: Final = 4 * LEARNING_RATE
+SHIPPED: Final = CompressedConstants()
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,6 @@ class AveragingSetting:
     decays: bool = False
 
 
-# What a node had when the rules were compared; docs/experiments/unsent.md says what followed.
-COMPARED: Final[Mapping[str, object]] = {"kept": 64, "unsent_kept": 0.0, "outer_rate": 1.0}
 NONE, DILOCO, NOLOCO, COMPRESSED = "no averaging", "DiLoCo", "NoLoCo", "compressed"
 DECAYING: Final = "fast, decaying: "
 BARS: Final = {
@@ -62,8 +62,8 @@ BARS: Final = {
     NOLOCO: AveragingSetting("noloco", "random pairs, dense bf16, η = γ = .7, μ .5", seeds_most=None),
     COMPRESSED: AveragingSetting(
         "compressed",
-        "random pairs: update in two bits a value, 64 of 4096; every 18th weight, 3 bits",
-        COMPARED,
+        f"random pairs, as a node does: update in two bits a value, {SHIPPED.kept} of 4096, the rest kept; "
+        f"every {SHIPPED.stride}th weight, {SHIPPED.bits} bits",
         seeds_most=None,
     ),
 }  # fmt: skip
