@@ -1,18 +1,23 @@
 """The import of torch and transformers, without what few nodes use: a third of its time and 120 MB of a process.
 
 transformers imports at its top what serves, shards and quantizes large models, and marks functions for torch's
-compiler. Nothing here is compiled (``compute_environment``), so a mark means nothing, and there is no compiler for who
-asks. What is deferred is imported where it is used after all: by a learner on several devices, or of a model in 4 bits.
+compiler. Nothing here is compiled (``compute_environment``): a mark means nothing, there is no compiler for who asks,
+and sizes are numbers, not symbols of a compiler, for which torch imports sympy. What is deferred is imported where it
+is used after all: by a learner on several devices, or of a model in 4 bits.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
 from typing import Any, Final
 
 from swarm.deferred_imports import deferred
@@ -20,10 +25,13 @@ from swarm.deferred_imports import deferred
 RARELY_USED: Final = (
     "PIL",
     "accelerate",
+    "sympy",
     "torch._dynamo",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
     "torch.distributed.tensor",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.utils._sympy",
     "transformers.distributed.expert_parallel",  # this and the next use torch.distributed.tensor as they are imported
     "transformers.distributed.tensor_parallel",
 )
@@ -43,11 +51,49 @@ COMPILER: Final = {
     "torch._dynamo.backends.registry.get_default_backend": _no_backend,
 }
 
+_TRUE: Final = ("expect_true", "guard_or_false", "guard_or_true", "statically_known_true")
+_NUMBERS: Final[Mapping[str, Callable[..., bool]]] = {
+    **{name: lambda condition: bool(condition) for name in _TRUE},
+    "is_nested_int": lambda _: False,
+    "sym_and": lambda *conditions: all(conditions),
+    "sym_eq": lambda one, other: bool(one == other),
+    "sym_or": lambda *conditions: any(conditions),
+}
+SIZES: Final = {  # what torch asks of them on the meta device
+    f"torch.fx.experimental.symbolic_shapes.{name}": answer for name, answer in _NUMBERS.items()
+}
+
 
 def deferring() -> AbstractContextManager[None]:
     """Defers what is rarely used for the duration of the context, in which libraries are imported or a model is built:
     its classes are imported then, and on the meta device torch asks for its compiler."""
-    return deferred(RARELY_USED, COMPILER)
+    return deferred(RARELY_USED, {**COMPILER, **SIZES})
+
+
+class _ReadOnce(MetaPathFinder):
+    """Has transformers read each of its folders once as it is imported.
+
+    It reads the source of all its models, 45 MB, to learn which module has which class, and does so twice: what it
+    keeps of the first time is the last 128 folders, of 500.
+    """
+
+    _MODULE: Final = "transformers.utils.import_utils"
+    _FUNCTION: Final = "create_import_structure_from_path"  # an ``lru_cache``
+
+    class _Loader(SourceFileLoader):
+        def exec_module(self, module: ModuleType) -> None:
+            super().exec_module(module)
+            read_folder: Any = getattr(module, _ReadOnce._FUNCTION, None)
+            if hasattr(read_folder, "__wrapped__"):
+                setattr(module, _ReadOnce._FUNCTION, functools.cache(read_folder.__wrapped__))
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname == self._MODULE else None
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = self._Loader(spec.loader.name, spec.loader.path)
+        return spec
 
 
 @contextmanager
@@ -66,10 +112,13 @@ def importing_libraries() -> Iterator[None]:
     if hidden:
         sys.modules["kernels"] = None  # type: ignore[assignment]  # how Python notes that an import fails
     gc.disable()
+    read_once = _ReadOnce()
+    sys.meta_path.insert(0, read_once)
     try:
         with deferring():
             yield
     finally:
+        sys.meta_path.remove(read_once)
         if hidden:
             del sys.modules["kernels"]
         gc.freeze()

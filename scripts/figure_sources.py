@@ -90,7 +90,16 @@ SOURCES: Final[Mapping[str, Source]] = {
     "sharing_traffic": Source("", 4, ("swarm/blobs", *MEETING, "protocol/rollouts.py", "protocol/messages.py")),
     "sparse_update": Source("", 1, ("node/kernels/sparse_update_kernels.py", "protocol/weights")),
     "startup": Source(
-        "", 2, ("node/cli", "node/supervision", "node/learner/assembly", "node/policy", "swarm/service.py")
+        "",
+        2,
+        (
+            "node/cli",
+            "node/library_imports.py",
+            "node/supervision",
+            "node/learner/assembly",
+            "node/policy",
+            "swarm/service.py",
+        ),
     ),
     "state_sync": Source("", 5, ("node/state_sync", "swarm/blobs", "swarm/hosts/libp2p")),
     "swarm_memory": Source("", 12, ("swarm", "protocol")),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Final
 
 from node.engines.torch import TorchEngine
@@ -21,7 +22,7 @@ from node.learner.objective.forward import Network
 from node.policy.policy import Policy
 from node.state_sync.state_verdict import MeasuredSuccess
 from node.tasks.split import Part, held_out_prompts
-from node.tasks.task import Task
+from node.tasks.task import Prompt, Task
 
 COMPLETIONS: Final = 192  # of one measurement: a standard error of at most .036
 LEAST_PROMPTS: Final = 16  # of a task, where there are many tasks
@@ -35,9 +36,12 @@ class SuccessMeasurement:
         self, policy: Policy, tasks: Mapping[str, Task], scorer: RewardScorer, *, rows: int, draws: random.Random
     ) -> None:
         self._policy, self._tasks, self._scorer, self._rows = policy, tasks, scorer, rows
-        prompts = max(LEAST_PROMPTS, math.ceil(COMPLETIONS / len(tasks)))
-        first_seed = draws.randrange(PROMPT_SEEDS)
-        self._prompts = held_out_prompts(tasks, Part.VALIDATION, prompts, first_seed=first_seed)
+        self._first_seed = draws.randrange(PROMPT_SEEDS)
+
+    @cached_property
+    def _prompts(self) -> dict[str, list[Prompt]]:
+        prompts = max(LEAST_PROMPTS, math.ceil(COMPLETIONS / len(self._tasks)))
+        return held_out_prompts(self._tasks, Part.VALIDATION, prompts, first_seed=self._first_seed)
 
     def __call__(self) -> MeasuredSuccess:
         rewards = mean_rewards(

@@ -55,6 +55,9 @@ from node.learner.learner_process import main
 code = main()
 from node.library_imports import RARELY_USED
 from tests.deferred_names import imported_after_all
+from transformers.utils.import_utils import create_import_structure_from_path
+folders = create_import_structure_from_path.cache_info()
+print("read again:", folders.misses - folders.currsize, file=sys.stderr)
 print("imported after all:", imported_after_all([*RARELY_USED, "triton"]), file=sys.stderr)
 sys.exit(code)
 """,
@@ -142,7 +145,9 @@ def test_learner_without_its_supervisor_checkpoints_and_ends_and_the_next_one_go
         first.process.stdin.close()  # as when the supervisor is killed
         assert first.read_to_the_end() == ExitCode.DONE
         wait_until_session_is_empty(first.process.pid)
-    assert (tmp_path / "log").read_text().endswith("imported after all: []\n"), "110 MB more, and two seconds"
+    log = (tmp_path / "log").read_text()
+    assert log.endswith("imported after all: []\n"), "110 MB more, and two seconds"
+    assert "\nread again: 0\n" in log, "all models' sources are read twice: half a second"
     kinds = [type(event) for event in first.events]
     assert kinds[0] is Loading
     assert kinds.index(Loading) < kinds.index(LearnerReady) < kinds.index(RoundDone)
