@@ -29,6 +29,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any, Final, Self
 
 import msgspec
@@ -64,30 +65,41 @@ class RightAnswer:
         return len(self.answer_ids) + sum(len(ids) for _, ids in self.observed)
 
 
+def _tokens_of(prompt: PromptIds, answer: RightAnswer) -> int:
+    return len(prompt) + answer.tokens
+
+
 @dataclass(slots=True)
 class RightAnswers:
     """The remembered answers: by class, then by prompt, the oldest first."""
 
     classes: dict[str, dict[PromptIds, RightAnswer]] = field(default_factory=dict)
+    _tokens: dict[str, int] = field(init=False, repr=False)  # of each class, prompts included
+
+    def __post_init__(self) -> None:
+        self._tokens = {task: sum(starmap(_tokens_of, known.items())) for task, known in self.classes.items()}
 
     def keep(self, task: str, prompt: PromptIds, answer: RightAnswer) -> None:
         known = self.classes.setdefault(task, {})
-        known.pop(prompt, None)  # so that it is the newest
+        if prompt in known:
+            self._drop(task, prompt)  # so that it is the newest
         known[prompt] = answer
+        self._tokens[task] = self._tokens.get(task, 0) + _tokens_of(prompt, answer)
         if len(known) > MOST_ANSWERS:
             ((most, _),) = Counter(each.peer for each in known.values()).most_common(1)
-            known.pop(next(prompt for prompt, each in known.items() if each.peer == most))
-        tokens = {name: sum(len(p) + a.tokens for p, a in each.items()) for name, each in self.classes.items()}
-        while sum(tokens.values()) > MOST_TOKENS:
-            largest = max(tokens, key=tokens.__getitem__)
-            oldest = next(iter(self.classes[largest]))
-            tokens[largest] -= len(oldest) + self.classes[largest].pop(oldest).tokens
+            self._drop(task, next(prompt for prompt, each in known.items() if each.peer == most))
+        while sum(self._tokens.values()) > MOST_TOKENS:
+            largest = max(self._tokens, key=self._tokens.__getitem__)
+            self._drop(largest, next(iter(self.classes[largest])))
 
     def forget(self, peers: Collection[str]) -> None:
         """Drops the answers of ``peers``."""
-        for known in self.classes.values():
+        for task, known in self.classes.items():
             for prompt in [prompt for prompt, each in known.items() if each.peer in peers]:
-                del known[prompt]
+                self._drop(task, prompt)
+
+    def _drop(self, task: str, prompt: PromptIds) -> None:
+        self._tokens[task] -= _tokens_of(prompt, self.classes[task].pop(prompt))
 
     def snapshot(self) -> dict[str, Any]:
         answers = {name: list(known.items()) for name, known in self.classes.items()}
