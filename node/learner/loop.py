@@ -178,7 +178,7 @@ class Learner:
         return bool(self.phases.attempt("average", lambda: averager.after_round(self.state), self.own.release))
 
     def _snapshot_inputs(self) -> SnapshotInputs:
-        return self.state, self.intake.position()
+        return self.state, self.intake.position
 
     def _copied_inputs(self) -> SnapshotInputs:
-        return self.state.copied(), self.intake.position()
+        return self.state.copied(), self.intake.kept_position()

@@ -25,6 +25,7 @@ influence is that of one step a round; answers of peers that did harm are forgot
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -78,6 +79,11 @@ class RightAnswers:
 
     def __post_init__(self) -> None:
         self._tokens = {task: sum(starmap(_tokens_of, known.items())) for task, known in self.classes.items()}
+
+    def __deepcopy__(self, memo: object) -> Self:
+        own = copy.copy(self)  # an answer and its prompt are never written to
+        own.classes, own._tokens = {task: dict(known) for task, known in self.classes.items()}, dict(self._tokens)
+        return own
 
     def keep(self, task: str, prompt: PromptIds, answer: RightAnswer) -> None:
         known = self.classes.setdefault(task, {})

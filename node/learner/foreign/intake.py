@@ -151,6 +151,11 @@ class RolloutIntake:
         with self._pool_lock:
             return self._pool.position()
 
+    def kept_position(self) -> Callable[[], dict[str, Any]]:
+        """As ``ReplayPool.kept_position``."""
+        with self._pool_lock:
+            return self._pool.kept_position()
+
     def faults(self) -> list[StarlingError]:
         """Returns what went wrong since the last call, oldest first. Raises the exception of a bug of ours."""
         return self.calls.faults()

@@ -17,7 +17,7 @@ it fails in a row. Memory is bounded: the record that changed longest ago makes 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -116,7 +116,12 @@ class PeerRecords:
 
     def position(self) -> dict[str, list[Any]]:
         """For a checkpoint."""
-        return {peer: list(astuple(record)) for peer, record in self._records.items()}
+        return self.kept_position()()
+
+    def kept_position(self) -> Callable[[], dict[str, list[Any]]]:
+        """As ``ReplayPool.kept_position``."""
+        records = list(self._records.items())
+        return lambda: {peer: list(astuple(record)) for peer, record in records}
 
     @classmethod
     def restored(cls, position: Mapping[str, Iterable[Any]]) -> PeerRecords:

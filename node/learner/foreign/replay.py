@@ -12,8 +12,9 @@ decides which groups to fetch from all this.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -123,13 +124,23 @@ class ReplayPool:
 
     def position(self) -> dict[str, Any]:
         """For a checkpoint: what a restarted learner must know to use no group twice and to remember who lied."""
-        decided = [*self._decided, *map(_digest, self.uses)][-MAX_REMEMBERED_GROUPS:]
-        learnt = list(self._learnt.items())[-MAX_SAVED_MARKS:]
-        return {
-            "decided": [digest.hex() for digest in decided],
-            "learnt": {mark.hex(): [of.hex(), at_seconds] for mark, (of, at_seconds) in learnt},
-            "peers": self.peers.position(),
-        }
+        return self.kept_position()()
+
+    def kept_position(self) -> Callable[[], dict[str, Any]]:
+        """Returns a function that returns, whenever it is called, ``position()`` as it is now. To keep it takes a tenth
+        of the time that a position takes."""
+        decided, uses, peers = list(self._decided), list(self.uses), self.peers.kept_position()
+        learnt = list(islice(reversed(self._learnt.items()), MAX_SAVED_MARKS))
+
+        def position() -> dict[str, Any]:
+            digests = [*decided, *map(_digest, uses)][-MAX_REMEMBERED_GROUPS:]
+            return {
+                "decided": [digest.hex() for digest in digests],
+                "learnt": {mark.hex(): [of.hex(), at_seconds] for mark, (of, at_seconds) in reversed(learnt)},
+                "peers": peers(),
+            }
+
+        return position
 
     def _make_room(self) -> list[SeenGroup]:
         """Drops candidates and returns those never used, which may come back with another advert."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from itertools import chain
 
 from node.averaging import rules
 from node.averaging.guard import AveragingGuard
@@ -42,7 +41,5 @@ class LearnerState:
 
     def copied(self) -> LearnerState:
         """Returns a state of its own; what is never written to is shared."""
-        memories = (self.rehearsal, self.imitation)
-        known = [each for memory in memories for of_class in memory.classes.values() for each in of_class.items()]
-        shared = (self.outer, self.averaging.trial, self.unfinished, *chain.from_iterable(known))
+        shared = (self.outer, self.averaging.trial, self.unfinished, self.influence.watch)
         return copy.deepcopy(self, {id(each): each for each in shared})

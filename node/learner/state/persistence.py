@@ -50,7 +50,8 @@ COUNTERS: Final = (
 )  # fmt: skip
 
 
-SnapshotInputs = tuple[LearnerState, Mapping[str, Any]]  # with the position of the replay pool
+PoolPosition = Callable[[], Mapping[str, Any]]  # of the replay pool, made where it is written
+SnapshotInputs = tuple[LearnerState, PoolPosition]
 
 
 class Persistence:
@@ -185,7 +186,7 @@ def _progressed(state: LearnerState) -> LearnerProgress:
 
 
 def snapshot_of(
-    config: Config, policy: Policy, optimizer: MasterAdamW, state: LearnerState, pool_position: Mapping[str, Any]
+    config: Config, policy: Policy, optimizer: MasterAdamW, state: LearnerState, pool_position: PoolPosition
 ) -> Snapshot:
     """Returns all that a continued run needs. The tensors are live, or put together as they are asked for: the caller
     copies those that it keeps."""
@@ -206,7 +207,7 @@ def snapshot_of(
         "hints": msgspec.to_builtins(state.hints, str_keys=True),
         "rate": msgspec.to_builtins(state.rate),
         EVALUATION: msgspec.to_builtins(state.evaluation),
-        "pool": dict(pool_position),
+        "pool": dict(pool_position()),
     }
     everything = joined(weights, moments, tensors | random_state())
     return Snapshot(state.round, policy.family, everything, record, config.model_dump(mode="json"))

@@ -93,7 +93,7 @@ def measure(model: str, settings: MemorySettings, size: RoundSize) -> dict[str, 
         lap(phase)
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = BackgroundCheckpoints(Path(folder), keep=1)
-        checkpoints.save(snapshot_of(config, policy, optimizer, LearnerState(), {}))
+        checkpoints.save(snapshot_of(config, policy, optimizer, LearnerState(), dict))
         [written] = checkpoints.finished(wait=True)
         checkpoints.close()
         lap("saving")

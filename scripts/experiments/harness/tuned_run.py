@@ -200,7 +200,7 @@ class Arms:
         return node.measurements[-1]
 
     def _snapshot(self, node: ExperimentNode) -> Snapshot:
-        live = snapshot_of(self._config, self._policy, node.optimizer, node.state, {})
+        live = snapshot_of(self._config, self._policy, node.optimizer, node.state, dict)
         return replace(live, tensors={name: tensor.clone() for name, tensor in live.tensors.items()})
 
     def _success(self, part: Part) -> float:

@@ -64,7 +64,7 @@ class TrainedRun:
         state = LearnerState(round=round_number, policy_version=round_number, **changes)
         optimizer = MasterAdamW(self.policy.trainable(), self.config.learner)
         optimizer.put({name: weight + beyond for name, weight in optimizer.masters().items()})
-        snapshot = snapshot_of(self.config, self.policy, optimizer, state, {})
+        snapshot = snapshot_of(self.config, self.policy, optimizer, state, dict)
         return write(self.home.checkpoints, snapshot, keep=10)[0]
 
     def export(self, folder: Path, **request: Any) -> Export:

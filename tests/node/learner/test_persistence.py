@@ -34,7 +34,7 @@ def step(policy: Policy, optimizer: MasterAdamW, seed: int) -> None:
 
 
 def saved(folder: Path, policy: Policy, optimizer: MasterAdamW) -> NewestCheckpoint:
-    path, _ = write(folder, snapshot_of(Config(), policy, optimizer, LearnerState(round=3), {}), keep=1)
+    path, _ = write(folder, snapshot_of(Config(), policy, optimizer, LearnerState(round=3), dict), keep=1)
     return NewestCheckpoint(read(path), path)
 
 
@@ -102,7 +102,7 @@ def test_checkpoint_that_no_run_can_continue_from_is_set_aside_and_the_one_befor
 ) -> None:
     policy, optimizer = node()
     step(policy, optimizer, 0)
-    before = snapshot_of(Config(), policy, optimizer, LearnerState(round=3, policy_version=3), {})
+    before = snapshot_of(Config(), policy, optimizer, LearnerState(round=3, policy_version=3), dict)
     write(tmp_path, before, keep=2)
     write(tmp_path, spoil(replace(before, round=4)), keep=2)
     other_policy, other = node()
@@ -119,7 +119,7 @@ def test_checkpoint_that_no_run_can_continue_from_is_set_aside_and_the_one_befor
 def test_only_checkpoint_is_of_no_use_and_the_run_begins_afresh(tmp_path: Path) -> None:
     policy, optimizer = node()
     step(policy, optimizer, 0)
-    write(tmp_path, with_nan(snapshot_of(Config(), policy, optimizer, LearnerState(round=3), {})), keep=1)
+    write(tmp_path, with_nan(snapshot_of(Config(), policy, optimizer, LearnerState(round=3), dict)), keep=1)
     fresh_policy, fresh = node()
     original, _ = node()
     found = continued(tmp_path, fresh_policy, fresh)

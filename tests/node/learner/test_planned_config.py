@@ -70,12 +70,12 @@ def test_rounds_wait_for_a_checkpoint_only_where_there_is_no_room_for_its_copy(
         checkpoints, Config(), policy, optimizer, events.append, lambda: 0.0, save_beside=save_beside
     )
     state = LearnerState(round=50)
-    persistence.after_round(50, lambda: (state, {}), enough_memory())
+    persistence.after_round(50, lambda: (state, dict), enough_memory())
     if not save_beside:
         assert not checkpoints.busy and isinstance(events[0], CheckpointSaved)
     for parameter in policy.trainable().values():
         parameter.data.zero_()  # what a later round does must not reach the checkpoint
-    persistence.save_last((state, {}), enough_memory())
+    persistence.save_last((state, dict), enough_memory())
     checkpoints.close()
     saved = read_newest(tmp_path).snapshot
     assert saved is not None

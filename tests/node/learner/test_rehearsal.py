@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from node.configuration import LearnerSection
 from node.engines.engine import Sample, Segment
 from node.learner.allocation.success import ClassSuccess, SuccessTracker
 from node.learner.answers import right_answers
-from node.learner.answers.right_answers import MOST_ANSWERS, Rehearsal
+from node.learner.answers.right_answers import MOST_ANSWERS, Imitation, PromptIds, Rehearsal, RightAnswer
 from node.learner.generation.own_rollouts import Rollout
 from node.learner.objective.batch import SELF
 from node.policy.policy import Policy
@@ -74,6 +75,47 @@ def test_what_is_remembered_is_bounded_and_the_newest_stays(monkeypatch: pytest.
     assert len(remembered.classes["first"]) == (200 - 40) // 2  # the class that takes most gives way
     remembered.remember(rollout("again", [1], [[7] * 150]), [1.0])
     assert sum(len(p) + len(a.answer_ids) for each in remembered.classes.values() for p, a in each.items()) <= 200
+
+
+def test_bound_on_tokens_holds_and_drops_no_more_than_it_must_whatever_was_forgotten_copied_or_restored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(right_answers, "MOST_TOKENS", 60)
+    draws, remembered = random.Random(0), Imitation()
+    dropped = 0
+    for number in range(500):
+        if number % 50 == 49:
+            remembered.forget({"ann"})
+            remembered = copy.deepcopy(remembered) if number % 100 == 99 else Imitation.restored(remembered.snapshot())
+        before = [known | {} for known in remembered.classes.values()]
+        task, prompt = draws.choice("abc"), (draws.randrange(20),) * draws.randint(1, 4)
+        answer = RightAnswer((7,) * draws.randint(1, 9), 1.0, draws.choice(("ann", "bob")))
+        replaced = remembered.classes.get(task, {}).get(prompt)
+        remembered.keep(task, prompt, answer)
+        assert tokens_of(remembered.classes.values()) <= 60
+        assert task in remembered.classes and list(remembered.classes[task])[-1:] == [prompt]
+        fell_out = sum(map(len, before)) + (replaced is None) - sum(map(len, remembered.classes.values()))
+        dropped += fell_out
+        if not fell_out:
+            continue
+        asked = tokens_of(before) + len(prompt) + answer.tokens
+        asked -= len(prompt) + replaced.tokens if replaced is not None else 0
+        assert asked > 60, "it had room"
+        assert tokens_of(remembered.classes.values()) + 13 > 60, "one less would have done: none has more than 13"
+    assert dropped > 100
+
+
+def tokens_of(classes: Iterable[Mapping[PromptIds, RightAnswer]]) -> int:
+    return sum(len(prompt) + answer.tokens for known in classes for prompt, answer in known.items())
+
+
+def test_copy_of_what_is_remembered_keeps_what_it_had() -> None:
+    remembered = Rehearsal()
+    remembered.remember(rollout("first", [1], [[7]]), [1.0])
+    before = copy.deepcopy(remembered)
+    remembered.remember(rollout("first", [2], [[8]]), [1.0])
+    remembered.remember(rollout("again", [3], [[9]]), [1.0])
+    assert {task: list(known) for task, known in before.classes.items()} == {"first": [(1,)]}
 
 
 def test_what_is_remembered_survives_a_checkpoint_as_it_was() -> None:

@@ -63,10 +63,10 @@ class Run:
         for _ in range(count):
             self.state.round += 1
             self.seconds += seconds
-            self.persistence.after_round(self.state.round, lambda: (self.state, {}), enough_memory())
+            self.persistence.after_round(self.state.round, lambda: (self.state, dict), enough_memory())
 
     def end(self) -> NotSaved | None:
-        self.persistence.save_last((self.state, {}), enough_memory())
+        self.persistence.save_last((self.state, dict), enough_memory())
         self.checkpoints.close()
         return self.persistence.lost(self.state.round)
 
@@ -153,7 +153,7 @@ def test_directory_that_lost_all_checkpoints_in_an_earlier_start_still_knows_it(
     run.checkpoints.close()
     for number in range(1, count + 1):
         path, _ = write(
-            tmp_path, snapshot_of(Config(), run.policy, run.optimizer, LearnerState(round=number), {}), keep=9
+            tmp_path, snapshot_of(Config(), run.policy, run.optimizer, LearnerState(round=number), dict), keep=9
         )
         (path / "state.json").write_text("{")
     for _ in range(2):
@@ -161,7 +161,7 @@ def test_directory_that_lost_all_checkpoints_in_an_earlier_start_still_knows_it(
         assert found.has_lost_all and [each.name[-1] for each in found.damaged] == ["2", "1"][-count:]
         told = found.event(0.0, asks_peers=True)
         assert told is not None and told.continues_from is None
-    write(tmp_path, snapshot_of(Config(), run.policy, run.optimizer, LearnerState(round=1), {}), keep=9)
+    write(tmp_path, snapshot_of(Config(), run.policy, run.optimizer, LearnerState(round=1), dict), keep=9)
     again = continued(tmp_path, run.policy, run.optimizer)
     assert not again.has_lost_all and again.event(0.0, asks_peers=False) is None
 

@@ -414,7 +414,7 @@ def test_a_learner_that_is_to_stop_while_it_waits_for_a_machine_leaves_the_round
 
 def everything(node: Node) -> str:
     """Returns the hash of all that a checkpoint has: weights, moments, counters, and where draws go on."""
-    state, position = node.learner.state, node.intake.position()
+    state, position = node.learner.state, node.intake.position
     snapshot = snapshot_of(node.config, node.policy, node.optimizer, state, position)
     parts = [name.encode() + tensor.numpy().tobytes() for name, tensor in sorted(snapshot.tensors.items())]
     return hashlib.sha256(b"".join(parts) + repr((snapshot.round, snapshot.state)).encode()).hexdigest()

@@ -181,6 +181,18 @@ def test_restored_pool_uses_no_group_again_and_asks_from_the_beginning() -> None
     assert restored.peers.position() == pool.peers.position()
 
 
+def test_kept_position_is_of_the_moment_when_it_was_kept() -> None:
+    pool = pool_of(*(seen(n) for n in range(1, 5)))
+    settled(pool, 1)
+    pool.learnt(key_of(seen(1)), [b"outline", b"content"], NOW)
+    then, kept = pool.position(), pool.kept_position()
+    settled(pool, 2)
+    pool.learnt(key_of(seen(2)), [b"another"], NOW)
+    pool.peers.held("ann", NOW)
+    assert kept() == then != pool.position()
+    assert list(then["learnt"]) == [b"outline".hex(), b"content".hex()], "the oldest first, which leave first"
+
+
 def test_pool_is_bounded_and_forgets_its_oldest_candidates() -> None:
     pool = pool_of(*(seen(n) for n in range(1, MAX_CANDIDATES + 1)))
     kept = MAX_CANDIDATES * 3 // 8  # what a stranger may take

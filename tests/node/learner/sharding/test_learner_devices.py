@@ -208,7 +208,7 @@ def test_a_copy_brings_weights_and_moments_back_to_the_bit(sharded: InShards) ->
 def test_a_checkpoint_of_shards_is_continued_by_one_process_and_has_the_same_tensors(
     sharded: InShards, tmp_path: Path
 ) -> None:
-    snapshot = snapshot_of(CONFIG, sharded.policy, sharded.optimizer, LearnerState(round=7), {})
+    snapshot = snapshot_of(CONFIG, sharded.policy, sharded.optimizer, LearnerState(round=7), dict)
     path, size_bytes = write(tmp_path, snapshot, keep=1)
     assert size_bytes >= bytes_of(snapshot.tensors)
     one = Whole()
