@@ -17,7 +17,7 @@ from node.evaluation.evaluation import mean_rewards
 from node.evaluation.held_out import HeldOutReward
 from node.learner.generation.own_rollouts import RewardScorer
 from node.policy.tokens import TokenTable
-from node.tasks.split import Part, held_out_prompts
+from node.tasks.split import Part, held_out_sets
 from node.tasks.task import Prompt, Task
 
 log = logging.getLogger(__name__)
@@ -65,9 +65,8 @@ class EvaluationWhileTraining:
     @cached_property
     def _prompts(self) -> tuple[Prompts, Prompts]:
         """The validation and the test set, of the tasks that have questions in both."""
-        validation, test = (
-            held_out_prompts(self.tasks, part, self.section.prompts) for part in (Part.VALIDATION, Part.TEST)
-        )
+        parts = (Part.VALIDATION, Part.TEST)
+        validation, test = held_out_sets(self.tasks, parts, self.section.prompts).values()
         both = [name for name in self.tasks if name in validation and name in test]
         without = [name for name in self.tasks if name not in both]
         if without:

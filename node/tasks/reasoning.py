@@ -148,6 +148,16 @@ class _Joined:
         return own.join(format(item, inner if isinstance(item, _Joined) else "") for item in self._items)
 
 
+class _Fields:
+    """The fields of metadata, compact: made as the template asks for them, since it names few."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self._metadata = metadata
+
+    def __getitem__(self, name: str) -> Any:
+        return _compact(self._metadata[name])
+
+
 def _compact(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return _Joined([_compact(item) for item in value])
@@ -156,4 +166,4 @@ def _compact(value: Any) -> Any:
 
 def render(template: str, metadata: Mapping[str, Any]) -> str:
     """Returns the template filled with ``metadata``. Raises KeyError for a field that ``metadata`` lacks."""
-    return template.format_map({name: _compact(value) for name, value in metadata.items()})
+    return template.format_map(_Fields(metadata))

@@ -14,9 +14,8 @@ or Unicode's compatible forms are one. The rule is part of every task's configur
 from __future__ import annotations
 
 import hashlib
-import itertools
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -74,19 +73,36 @@ def held_out_prompts(
 
     A small data set may have fewer, and has none of a question that no row asks; a task without any is left out.
     """
+    return held_out_sets(tasks, (part,), most, first_seed=first_seed)[part]
+
+
+def held_out_sets(
+    tasks: Mapping[str, Task], parts: Collection[Part], most: int, *, first_seed: int = 0
+) -> dict[Part, dict[str, list[Prompt]]]:
+    """Returns ``held_out_prompts`` of each of ``parts``, found in one search."""
     seeds = range(first_seed, first_seed + most * DRAWS_EACH)
-    found = {name: list(itertools.islice(held_out(task, part, seeds), most)) for name, task in tasks.items()}
-    return {name: prompts for name, prompts in found.items() if prompts}
+    sets: dict[Part, dict[str, list[Prompt]]] = {part: {} for part in parts}
+    for name, task in tasks.items():
+        missing = dict.fromkeys(parts, most)
+        for part, prompt in held_out(task, parts, seeds):
+            if missing[part]:
+                missing[part] -= 1
+                sets[part].setdefault(name, []).append(prompt)
+                if not any(missing.values()):
+                    break
+    return sets
 
 
-def held_out(task: Task, part: Part, seeds: Iterable[int]) -> Iterator[Prompt]:
-    """Yields the prompts of ``part`` among those of ``seeds``, each question once; conversations that begin alike are
+def held_out(task: Task, parts: Collection[Part], seeds: Iterable[int]) -> Iterator[tuple[Part, Prompt]]:
+    """Yields the prompts of ``parts`` among those of ``seeds``, each question once; conversations that begin alike are
     different ones."""
     conversations = isinstance(task, ConversationTask)
     seen: set[str] = set()
     for seed in seeds:
         prompt = task.prompt(task.ref(seed))
         text = normalised(prompt.question_text)
-        if (conversations or text not in seen) and part_of(prompt) is part:
-            seen.add(text)
-            yield prompt
+        if conversations or text not in seen:
+            part = part_of(prompt)
+            if part in parts:
+                seen.add(text)
+                yield part, prompt

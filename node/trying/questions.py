@@ -20,7 +20,7 @@ Enter asks the next one. /help shows this. Ctrl-D, Ctrl-C or /quit ends."""
 def task_questions(task: Task, tokens: int | None) -> Iterator[Question]:
     """Yields the questions of the task's test set, each once, in the order in which ``starling eval`` takes them. An
     answer may have ``tokens``, by default as many as in training, as an action of a conversation always has."""
-    for prompt in held_out(task, Part.TEST, range(MOST_DRAWS)):
+    for _, prompt in held_out(task, (Part.TEST,), range(MOST_DRAWS)):
         yield Question(prompt.text, tokens or task.max_new_tokens, (task, prompt))
 
 
