@@ -58,7 +58,14 @@ SOURCES: Final[Mapping[str, Source]] = {
     "agreement": Source("", 1, ("node/engines", "node/kernels", "node/learner/objective", "node/policy")),
     "api": Source("", 5, ("node/api", "node/supervision")),
     "averaging": Source(
-        "--rounds 600 --seeds 3", 90, ("node/averaging", "protocol/weights", "node/kernels/sparse_update_kernels.py")
+        "--rounds 600 --seeds 3",
+        30,
+        (
+            "node/averaging",
+            "node/kernels/sparse_update_kernels.py",
+            "protocol/weights",
+            "swarm/averaging/norm_history.py",
+        ),
     ),
     "blobs": Source("", 2, ("swarm/blobs", "swarm/hosts/libp2p", "protocol/streams")),
     "cluster": Source("", 4, ("swarm/cluster", "protocol/cluster", *MEETING)),
@@ -72,7 +79,7 @@ SOURCES: Final[Mapping[str, Source]] = {
     "engine": Source("--workloads mixed fixed --rounds 5 --against vllm", 8, (*EMBEDDED, "node/kernels")),
     "family": Source(
         "--rounds 80 --seeds 4 --finished",
-        120,
+        20,
         ("node/averaging", *LEARNING),
         (
             "averaging.encoding",

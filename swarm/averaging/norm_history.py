@@ -1,7 +1,8 @@
 """Which weights differ too much from ours to be averaged with them: pure functions of norms, without tensors.
 
 With Δ = θ_j − θ_i, the partner's weights minus ours, and the median m and deviation σ of ‖Δ‖ in the last exchanges of
-the family that were accepted (σ is 1.4826 times the median of |‖Δ‖ − m|):
+the family that were accepted (σ is 1.4826 times the median of |‖Δ‖ − m|; both medians are over partners, of the median
+of each one's exchanges, and of an even number the lower of the middle two):
 
     refused      z = (‖Δ‖ − m) / σ > 7                             until enough was seen: ‖Δ‖ > 4 ‖θ_i‖
     weight       min(1, τ / ‖Δ‖), τ = m + σ                         until enough was seen: τ = 2 × what we learnt
@@ -13,7 +14,8 @@ ourselves, whatever it sends. The learner keeps this past, in its checkpoints, a
 The weight is CenteredClip's for one vector: no partner moves us by more than the length τ, and a difference of usual
 length counts in full, so that the outer step is then exactly its formula. EDiT refuses z > 3, by mean and deviation: a
 liar among eight is not found so, and honest families part (docs/experiments/averaging.md,
-``scripts.experiments.splits``). To move a median, half must lie.
+``scripts.experiments.splits``). To move a median, half of the partners must lie. Over exchanges a median is not enough:
+where a liar was the partner in three of the first five, its distance was the usual one for good.
 
 Ours are also: the window and the warm-up; σ of at least a quarter of m; the first bound, without which a stranger's
 first weights could be of any size; and the doubling of both bounds with every refusal that no later exchange made up
@@ -26,6 +28,8 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,9 +44,11 @@ AHEAD: Final = 2.0  # times what we learnt: how far a partner may pull before di
 
 @dataclass(frozen=True, slots=True)
 class NormHistory:
-    """The last norms that were accepted, oldest first."""
+    """The last norms that were accepted, oldest first, and whose weights they were of; there are fewer partners than
+    norms where a checkpoint of an earlier version names none."""
 
     norms: tuple[float, ...] = ()
+    partners: tuple[str, ...] = ()
 
     @property
     def is_enough(self) -> bool:
@@ -52,12 +58,12 @@ class NormHistory:
     @property
     def median(self) -> float:
         """0 if there are no norms."""
-        return statistics.median(self.norms) if self.norms else 0.0
+        return self._median_of(self.norms)
 
     @property
     def deviation(self) -> float:
         median = self.median
-        spread = statistics.median([abs(norm - median) for norm in self.norms]) if self.norms else 0.0
+        spread = self._median_of([abs(norm - median) for norm in self.norms])
         return max(TO_DEVIATION * spread, MIN_SPREAD * median, 1e-12)
 
     def score(self, norm: float) -> float:
@@ -66,8 +72,18 @@ class NormHistory:
             return math.inf
         return (norm - self.median) / self.deviation if self.is_enough else 0.0
 
-    def with_norm(self, norm: float) -> NormHistory:
-        return NormHistory((*self.norms, norm)[-REMEMBERED:])
+    def with_norm(self, partner: str, norm: float) -> NormHistory:
+        return NormHistory((*self.norms, norm)[-REMEMBERED:], (*self._partners(), partner)[-REMEMBERED:])
+
+    def _partners(self) -> tuple[str, ...]:
+        return (*[""] * (len(self.norms) - len(self.partners)), *self.partners)
+
+    def _median_of(self, values: Sequence[float]) -> float:
+        """Returns the median over partners of the median of each one's ``values``, one for each norm."""
+        of_partner: defaultdict[str, list[float]] = defaultdict(list)
+        for partner, value in zip(self._partners(), values, strict=True):
+            of_partner[partner].append(value)
+        return statistics.median_low(map(statistics.median, of_partner.values())) if of_partner else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +118,7 @@ class FamilyPast:
     def after_refusal(self) -> FamilyPast:
         return FamilyPast(self.norms, self.refused + 1)
 
-    def after_averaging(self, norm: float) -> FamilyPast:
+    def after_averaging(self, partner: str, norm: float) -> FamilyPast:
         """Adds the norm, unless it is 0: nodes that start alike do not show how far replicas lie apart."""
-        return FamilyPast(self.norms.with_norm(norm) if norm > 0.0 else self.norms, max(0, self.refused - 1))
+        norms = self.norms.with_norm(partner, norm) if norm > 0.0 else self.norms
+        return FamilyPast(norms, max(0, self.refused - 1))

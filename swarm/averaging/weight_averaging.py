@@ -255,7 +255,7 @@ class WeightAveraging:
         committed = exchange.progress.phase is ExchangePhase.COMMITTED
         if committed:
             assert search.difference is not None
-            search.past = search.past.after_averaging(search.difference.norm)
+            search.past = search.past.after_averaging(exchange.partner, search.difference.norm)
             self._report(exchange.partner, Conduct.AVERAGED, "")
             outcome = ExchangeOutcome.COMMITTED
         elif search.refused_as is not None:

@@ -114,7 +114,8 @@ class PairsWithLiar(ReplicaRule):
                 continue
             for (own, other), norm, weight in zip(both, norms, agreed, strict=True):
                 self._learnt[own] = self._learnt_by(own, offered[own])
-                new[own] = self._step(own, offered[own], blobs[other], weight, norm)
+                new[own] = self._step(own, offered[own], blobs[other], weight)
+                self._pasts[own] = self._pasts[own].after_averaging(str(other), norm)
         self._phi = new[LIAR]
         return new
 
@@ -132,13 +133,12 @@ class PairsWithLiar(ReplicaRule):
             return None
         return past.weight(apart.norm, learnt)
 
-    def _step(self, own: int, offered: Weights, theirs: bytes, weight: float, norm: float) -> Weights:
+    def _step(self, own: int, offered: Weights, theirs: bytes, weight: float) -> Weights:
         afresh = self._periods[own] > RELEASED.stretch
         offering = DENSE.offer(offered, self._states[own], afresh=afresh, random=self.random)
         state = offering.averaged(memoryview(theirs), weight).state
         assert isinstance(state, OuterState)
         self._states[own], self._periods[own] = state, 1
-        self._pasts[own] = self._pasts[own].after_averaging(norm)
         return state.outer
 
     def _note(self, own: int, is_lie: bool, weight: float | None) -> None:

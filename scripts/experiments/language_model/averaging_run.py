@@ -39,6 +39,7 @@ from scripts.experiments.language_model.replicas import WIDTH, Replicas, held_ou
 from scripts.experiments.language_model.update_sum import UpdateSum
 
 VERSION: Final = 1  # to be raised when the code of a run changes what it measures
+LIARS_VERSION: Final = 2  # the same, of runs with a liar alone
 BASE_STEPS: Final = 300
 BASE_BATCH: Final = 32
 BASE_RATE: Final = 3e-3
@@ -76,6 +77,8 @@ class ReplicaPlan(Struct, frozen=True):
         constants = [asdict(each) for each in (DILOCO, NOLOCO)]
         if self.rule == "compressed":
             constants = [asdict(CompressedConstants(**self.settings))]
+        if self.rule == "pairs_with_liar":
+            constants.append({"version": LIARS_VERSION})
         shape = {"version": VERSION, "plan": msgspec.to_builtins(self), "base": base, "constants": constants}
         canonical = json.dumps(shape, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]

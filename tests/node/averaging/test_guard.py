@@ -117,7 +117,7 @@ def test_a_step_on_trial_and_the_past_come_back_from_a_checkpoint() -> None:
     guard = guard_with_past()
     guard.began(step("ann"))
     guard.failed(11)
-    guard.past, guard.learnt = FamilyPast().after_averaging(3.0).after_refusal(), 4.5
+    guard.past, guard.learnt = FamilyPast().after_averaging("ann", 3.0).after_refusal(), 4.5
     guard.began(step())
     guard.observe(own(GOOD, 10, count=2))
     written = msgspec.json.decode(msgspec.json.encode(guard.snapshot()))
