@@ -14,7 +14,7 @@ ourselves, whatever it sends. The learner keeps this past, in its checkpoints, a
 The weight is CenteredClip's for one vector: no partner moves us by more than the length τ, and a difference of usual
 length counts in full, so that the outer step is then exactly its formula. EDiT refuses z > 3, by mean and deviation: a
 liar among eight is not found so, and honest families part (docs/experiments/averaging.md,
-``scripts.experiments.splits``). To move a median, half of the partners must lie. Over exchanges a median is not enough:
+adapters.md). To move a median, half of the partners must lie. Over exchanges a median is not enough:
 where a liar was the partner in three of the first five, its distance was the usual one for good.
 
 Ours are also: the window and the warm-up; σ of at least a quarter of m; the first bound, without which a stranger's
