@@ -60,7 +60,7 @@ class StagedNetwork(Network):
         """Returns the network of an owner of the first ``own_layers``; ``whole`` is that of its model."""
         given = {each.name: getattr(whole, each.name) for each in fields(Network)}
         return cls(
-            **given | {"layers": (), "by_lengths": False},
+            **given | {"layers": (), "by_lengths": False, "packs": False},
             stages=stages,
             run=PartPass(part_of(whole.body, range(own_layers))),
             last_norm=getattr(whole.body, last_norm_name(whole.body)),

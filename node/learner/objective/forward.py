@@ -4,8 +4,10 @@ Prompts are often longer than answers, and every group repeats its prompt G time
 micro-batch runs its K distinct prompts once, right-padded, (K, P); gives each prompt's keys and values to its
 completions, through which gradients flow back; and runs the completions, in batches of similar length, right-padded,
 (B, T−1), on top. Causal attention makes right padding exact: a real token never attends to padding after it, and
-completions mask the padding of their prompts, or on a GPU attend by lengths. Log-probabilities and gradients equal
-those of plain full sequences up to rounding. The head is applied to real tokens alone and never holds (N, V).
+completions mask the padding of their prompts, or on a GPU attend by lengths. On a CPU the tokens of short rows are
+packed into one row without padding, and each attends to what it follows: a model for which a CPU is enough is so small
+that a call costs more than what it computes. Log-probabilities and gradients equal those of plain full sequences up to
+rounding. The head is applied to real tokens alone and never holds (N, V).
 ``PassSettings`` says what is kept for the backward pass and what is computed again.
 """
 
@@ -30,10 +32,10 @@ from node.kernels.training.row_lengths import RowLengths
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.network.adapters import use_one_call_adapters
-from node.learner.objective.network.attention import attends_by_lengths, use_grouped_attention
+from node.learner.objective.network.attention import attends_by_lengths, attends_packed, use_grouped_attention
 from node.learner.objective.network.gates import use_one_call_gates
 from node.learner.objective.network.norms import use_one_call_norms
-from node.learner.objective.network.prompt_cache import PassCache, PromptRows
+from node.learner.objective.network.prompt_cache import PackedCache, PassCache, PromptRows
 from node.learner.objective.network.recomputation import recomputed_layers
 from node.learner.objective.network.rotation import use_one_call_rotation
 from node.learner.objective.network.tied_head import gradient_by_rows, tied_embedding, with_early_gradient
@@ -46,6 +48,10 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+PACKED_SEEN: Final = 64
+"""Tokens that one sees on average, at most, where they are packed: beyond, a library's attention over padded rows is
+faster by more than padding costs."""
 
 HEAD_TOLERANCE: Final = 2e-2  # nats; loose enough for bfloat16, far below what a scaled or capped head would differ by
 
@@ -89,6 +95,7 @@ class Network:
     layers: tuple[torch.nn.Module, ...]  # of the body, in their order; what recomputation works on
     vocabulary: int  # the head's first rows, which are tokens; those after them are padding
     by_lengths: bool = False  # completions attend to their prompts by a GPU's kernels, not to copies under a mask
+    packs: bool = False  # the tokens of a micro-batch of short rows can be one row, without padding
 
     @classmethod
     def of(cls, model: PreTrainedModel | PeftModel, vocabulary: int | None = None) -> Network:
@@ -115,12 +122,13 @@ class Network:
         rows = len(head.weight)
         tokens = rows if vocabulary is None else min(vocabulary, rows)
         by_lengths = not slides and attends_by_lengths(causal, head.weight.device)
-        return cls(body, head, not slides, context, layers, tokens, by_lengths)
+        packs = not slides and attends_packed(causal, head.weight.device)
+        return cls(body, head, not slides, context, layers, tokens, by_lengths, packs)
 
-    def last_hidden(self, passes: PassSettings, cache: PassCache, **inputs: Tensor | None) -> Tensor:
+    def last_hidden(self, passes: PassSettings, cache: PassCache | PackedCache, **inputs: Tensor | None) -> Tensor:
         """Returns the body's last hidden state (B, T, D)."""
         with ExitStack() as stack:
-            if passes.recompute:
+            if passes.recompute and isinstance(cache, PassCache):
                 stack.enter_context(recomputed_layers(self.layers, cache, passes.chunk_tokens))
             hidden: Tensor = self.body(**inputs, past_key_values=cache, use_cache=True).last_hidden_state
         return hidden
@@ -223,6 +231,10 @@ def completion_logps(
 
 def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSettings = WHOLE) -> tuple[Tensor, Tensor]:
     """Returns the hidden states from which the head predicts each completion token, (N, D), and these tokens, (N,)."""
+    if network.packs and not passes.recompute and not micro_batch.in_step:
+        packed = PackedTokens.of(micro_batch)
+        if packed.seen <= PACKED_SEEN * len(packed.ids):
+            return _packed_hidden(network, packed, passes)
     device = network.head.weight.device
     prompt_cache = PassCache()
     prompt_ids = _right_padded(micro_batch.prompts)  # (K, P)
@@ -266,6 +278,54 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
         return hidden[0], targets
     order = np.argsort(np.concatenate(places))  # from batches by length back to the completions' order
     return torch.cat(hidden).index_select(0, sent(torch.from_numpy(order), device)), targets
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedTokens:
+    """The N tokens of a micro-batch that need a forward pass, one after the other: of each prompt, then of each row but
+    the last, which nothing follows."""
+
+    ids: NDArray[np.int64]  # (N,)
+    positions: NDArray[np.int64]  # (N,) of each in its own sequence
+    spans: NDArray[np.int64]  # (N, 3) what each sees, as ``AttendPacked`` takes it
+    learnt: NDArray[np.int64]  # (L,) the token before each that is learnt from
+    targets: NDArray[np.int64]  # (L,) these
+
+    @classmethod
+    def of(cls, micro_batch: MicroBatch) -> PackedTokens:
+        prompts, of_row = micro_batch.prompts, np.array(micro_batch.prompt_of)
+        rows = [completion.row_ids[:-1] for completion in micro_batch.completions]
+        prompt_lengths, lengths = np.array([len(ids) for ids in prompts]), np.array([len(ids) for ids in rows])
+        prompt_ends = prompt_lengths.cumsum()
+        starts = prompt_ends[-1] + lengths.cumsum() - lengths
+        none = np.zeros_like(prompt_ends)
+        of_prompts = np.stack([none, none, prompt_ends - prompt_lengths], axis=1)
+        of_rows = np.stack([(prompt_ends - prompt_lengths)[of_row], prompt_ends[of_row], starts], axis=1)
+        spans = np.concatenate([of_prompts.repeat(prompt_lengths, axis=0), of_rows.repeat(lengths, axis=0)])
+        places = [completion.row_places for completion in micro_batch.completions]
+        first = prompt_ends[of_row] - 1  # what a row's first token follows; the others follow their neighbour
+        before = [np.where(of == 0, end, start + of - 1) for of, end, start in zip(places, first, starts, strict=True)]
+        return cls(
+            np.concatenate([*(np.array(ids) for ids in prompts), *rows]),
+            np.arange(len(spans)) - spans[:, 2] + spans[:, 1] - spans[:, 0],
+            spans,
+            np.concatenate(before),
+            np.concatenate([completion.token_ids for completion in micro_batch.completions]),
+        )
+
+    @property
+    def seen(self) -> int:
+        """How many tokens all of them see together."""
+        return int(self.positions.sum()) + len(self.ids)
+
+
+def _packed_hidden(network: Network, packed: PackedTokens, passes: PassSettings) -> tuple[Tensor, Tensor]:
+    ids, positions, learnt, targets = map(
+        torch.from_numpy, (packed.ids, packed.positions, packed.learnt, packed.targets)
+    )
+    cache = PackedCache(packed.spans)
+    hidden = network.last_hidden(passes, cache, input_ids=ids[None], position_ids=positions[None])
+    return hidden[0].index_select(0, learnt), targets
 
 
 def _row_batches(micro_batch: MicroBatch) -> list[list[int]]:

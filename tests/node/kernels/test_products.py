@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from node.kernels.products import OneDnnProducts, TorchProducts, has_float32_results, is_intel, products_for
+from node.kernels.products import (
+    OneDnnProducts,
+    TorchProducts,
+    has_float32_results,
+    is_intel,
+    mkl_suits_processor,
+    products_for,
+)
 
 
 @pytest.mark.parametrize(("vendor", "expected"), [("GenuineIntel", True), ("AuthenticAMD", False)])
@@ -30,6 +37,23 @@ def test_products_are_torchs_wherever_onednn_would_not_be_faster(monkeypatch: py
         kinds[intel] = type(products_for(cpu, torch.float32))
     assert kinds == {True: TorchProducts, False: OneDnnProducts}
     assert isinstance(products_for(cpu, torch.bfloat16), TorchProducts)
+
+
+@pytest.mark.parametrize(
+    ("intel", "widest", "expected"),
+    [(True, "AVX512", True), (True, "AVX2", True), (False, "AVX2", True), (False, "AVX512", False)],
+)
+def test_mkl_is_taken_unless_it_would_leave_wide_vectors_unused(
+    intel: bool, widest: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.kernels.products.is_intel", lambda *_: intel)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: widest)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    mkl_suits_processor.cache_clear()
+    try:
+        assert mkl_suits_processor() is expected
+    finally:
+        mkl_suits_processor.cache_clear()
 
 
 def test_a_library_that_refuses_float32_results_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ after a cached prompt, since torch's ``is_causal`` means the first column and no
 - a CPU takes grouped keys and values as they are, with or without mask, and goes through such queries block by block,
   so that columns which a block cannot see cost nothing;
 - CUDA takes FlashAttention for such queries, where it can: aligned to the last column, grouped, without mask;
-- a GPU with Triton takes kernels of our own for completions after prompts: by lengths, without copies of prompts.
+- a GPU with Triton takes kernels of our own for completions after prompts: by lengths, without copies of prompts;
+- a CPU takes loops of its own for short rows whose tokens are packed, without padding.
 
 Everything else is done by transformers' function. Both registrations are of transformers' public interfaces.
 """
@@ -28,10 +29,11 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 from node.kernels.dispatch import has_products, is_for_triton
+from node.kernels.training import cpu_packed
 from node.kernels.training.attention_by_lengths import attend_by_lengths, suits
 from node.kernels.training.row_lengths import Heads
 from node.kernels.trial import agrees
-from node.learner.objective.network.prompt_cache import Apart, PromptRows
+from node.learner.objective.network.prompt_cache import Apart, Packed, PromptRows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -57,14 +59,24 @@ def attends_by_lengths(model: PreTrainedModel, device: torch.device) -> bool:
     """Whether completions attend to their prompts by the kernels for that: for plain causal attention, which this
     module computes, where the device computes with them what torch does."""
     config: Any = model.config
-    if config._attn_implementation != NAME or not model._supports_attention_backend:
-        return False
-    if not is_for_triton(device) or not has_products(device):
+    if not _attends_here(model) or not is_for_triton(device) or not has_products(device):
         return False
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     return suits(size, model.dtype) and _agree(heads // kv_heads, size, device, model.dtype)
+
+
+def attends_packed(model: PreTrainedModel, device: torch.device) -> bool:
+    """Whether prompts and completions can be one row of packed tokens: where this module computes plain causal
+    attention on a CPU, and positions are rotations by the ``position_ids`` that the body is given."""
+    rotates = any(name.endswith("rotary_emb") for name, _ in model.named_modules())
+    loops = device.type == "cpu" and not is_for_triton(device) and model.dtype in cpu_packed.DTYPES
+    return loops and rotates and _attends_here(model)
+
+
+def _attends_here(model: PreTrainedModel) -> bool:
+    return bool(model.config._attn_implementation == NAME and model._supports_attention_backend)
 
 
 @cache
@@ -80,8 +92,8 @@ def _agree(queries: int, size: int, device: torch.device, dtype: torch.dtype) ->
 def grouped_attention(
     module: torch.nn.Module,
     query: Tensor,  # (B, H, L, d)
-    key: Tensor | Apart,  # (B, K, S, d), H a multiple of K
-    value: Tensor | Apart,  # (B, K, S, d)
+    key: Tensor | Apart | Packed,  # (B, K, S, d), H a multiple of K
+    value: Tensor | Apart | Packed,  # (B, K, S, d)
     attention_mask: Tensor | None,  # (B or 1, 1 or H, L, S), or None: query i sees column j where j - i ≤ S - L
     dropout: float = 0.0,
     scaling: float | None = None,
@@ -91,19 +103,23 @@ def grouped_attention(
     """Returns what is attended to, (B, L, H, d), and no weights: transformers' signature of an attention function."""
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     usual = causal and dropout == 0.0 and all(extra.get(name) is None for name in UNUSUAL)
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    if isinstance(key, Packed) and isinstance(value, Packed):
+        assert usual and attention_mask is None, "the model's attention is not plain"
+        heads = (each[0].transpose(0, 1) for each in (query, key.states, value.states))
+        attended: Tensor = cpu_packed.AttendPacked.apply(*heads, key.spans, scale)  # type: ignore[no-untyped-call]
+        return attended[None], None
     if isinstance(key, Apart) and isinstance(value, Apart):
         lengths = key.rows.lengths
         if usual and lengths is not None and attention_mask is None and suits(query.shape[3], query.dtype):
             (prompt_keys, own_keys), (prompt_values, own_values) = key.both(), value.both()
-            scale = query.shape[3] ** -0.5 if scaling is None else scaling
-            heads = Heads(query, own_keys, own_values, prompt_keys, prompt_values)
-            return attend_by_lengths(heads, lengths, scale), None
+            of_lengths = Heads(query, own_keys, own_values, prompt_keys, prompt_values)
+            return attend_by_lengths(of_lengths, lengths, scale), None
         rows, key, value = key.rows, key.joined(), value.joined()
         attention_mask = _seen(rows, query.shape[2], key.shape[2], attention_mask)
     assert isinstance(key, Tensor) and isinstance(value, Tensor)
     grouped = query.shape[1] != key.shape[1]
     at_the_end = causal and attention_mask is None and 1 < query.shape[2] < key.shape[2]
-    attended: Tensor
     if usual and at_the_end and query.device.type == "cpu":
         attended = _by_blocks(query, key, value, scaling)
     elif usual and query.device.type == "cpu":

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import Cache
 
@@ -89,6 +90,31 @@ class PassCache(Cache):
         attended = view.update(key_states, value_states)
         self.keep(layer_idx, view.own)
         return attended
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """Keys, or values, of prompts and completions one after the other, and which of them each token sees."""
+
+    states: Tensor  # (1, kv heads, N, d)
+    spans: NDArray[Any]  # (N, 3) as ``AttendPacked`` takes it
+
+
+class PackedCache(Cache):
+    """What the one call of a body takes whose tokens are packed: nothing is before them."""
+
+    def __init__(self, spans: NDArray[Any]) -> None:
+        super().__init__(layers=[])
+        self._spans = spans
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return query_length, 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
+        return Packed(key_states, self._spans), Packed(value_states, self._spans)
 
 
 @dataclass(slots=True, eq=False)

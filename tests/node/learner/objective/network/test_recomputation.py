@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,6 +91,7 @@ def saved_bytes(network: Network, micro_batch: MicroBatch, passes: PassSettings)
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt-neox"])
 def test_recomputation_keeps_a_fraction_of_what_the_plain_pass_keeps(architecture: str) -> None:
     network, micro_batch = long_pass(built(architecture, torch.float32))
+    network = replace(network, packs=False)  # as for rows that are so long that this matters
     plain = saved_bytes(network, micro_batch, WHOLE)
     recomputed = saved_bytes(network, micro_batch, PassSettings(80, recompute=True, chunk_tokens=16))
     hidden_states = 56 * 32 * 4 * len(network.layers)
