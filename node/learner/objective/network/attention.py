@@ -19,7 +19,9 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.attention.bias import causal_lower_right
@@ -69,7 +71,9 @@ def attends_by_lengths(model: PreTrainedModel, device: torch.device) -> bool:
 
 def attends_packed(model: PreTrainedModel, device: torch.device) -> bool:
     """Whether prompts and completions can be one row of packed tokens: where this module computes plain causal
-    attention on a CPU, and positions are rotations by the ``position_ids`` that the body is given."""
+    attention in every layer, on a CPU, and positions are rotations by the ``position_ids`` that the body is given."""
+    if not set(getattr(model.config, "layer_types", None) or ()) <= {"full_attention"}:
+        return False
     rotates = any(name.endswith("rotary_emb") for name, _ in model.named_modules())
     loops = device.type == "cpu" and not is_for_triton(device) and model.dtype in cpu_packed.DTYPES
     return loops and rotates and _attends_here(model)
@@ -104,11 +108,15 @@ def grouped_attention(
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     usual = causal and dropout == 0.0 and all(extra.get(name) is None for name in UNUSUAL)
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    attended: Tensor
     if isinstance(key, Packed) and isinstance(value, Packed):
-        assert usual and attention_mask is None, "the model's attention is not plain"
-        heads = (each[0].transpose(0, 1) for each in (query, key.states, value.states))
-        attended: Tensor = cpu_packed.AttendPacked.apply(*heads, key.spans, scale)  # type: ignore[no-untyped-call]
-        return attended[None], None
+        assert attention_mask is None, "no model of packed tokens has masks of its own"
+        if usual:
+            heads = (each[0].transpose(0, 1) for each in (query, key.states, value.states))
+            attended = cpu_packed.AttendPacked.apply(*heads, key.spans, scale)  # type: ignore[no-untyped-call]
+            return attended[None], None
+        attention_mask = _seen_packed(key.spans)
+        key, value = key.states, value.states
     if isinstance(key, Apart) and isinstance(value, Apart):
         lengths = key.rows.lengths
         if usual and lengths is not None and attention_mask is None and suits(query.shape[3], query.dtype):
@@ -174,6 +182,14 @@ def _seen(rows: PromptRows, length: int, columns: int, mask: Tensor | None) -> T
     padded = (column < rows.columns) & (column >= rows.lengths.prompt_lengths[rows.prompt_of][:, None])  # (B, S)
     seen = _lower_right(length, columns, column.device) if mask is None else mask
     return seen & ~padded[:, None, None]
+
+
+def _seen_packed(spans: NDArray[Any]) -> Tensor:
+    """Returns which of the packed tokens each of them sees, (1, 1, N, N) bool."""
+    place = np.arange(len(spans))
+    begin, end, own = spans[:, :, None].swapaxes(0, 1)
+    seen = ((begin <= place) & (place < end)) | ((own <= place) & (place <= place[:, None]))
+    return torch.from_numpy(seen)[None, None]
 
 
 def _lower_right(length: int, columns: int, device: torch.device) -> Tensor:

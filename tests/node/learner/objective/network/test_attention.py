@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from transformers.masking_utils import causal_mask_function, sdpa_mask, sliding_
 
 from node.learner.objective.forward import Network
 from node.learner.objective.network.attention import BLOCK_QUERIES, grouped_attention, mask_unless_plain
+from node.learner.objective.network.prompt_cache import Packed
 from tests.node.learner.objective.tiny_networks import VOCABULARY, built
 
 HEADS, SHARED, WIDTH = 4, 2, 8
@@ -61,6 +63,19 @@ def test_what_only_transformers_understands_is_left_to_it() -> None:
     bias = torch.randn(1, HEADS, 5, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     explicit = torch.ones(1, 1, 5, 9, dtype=torch.bool).tril(4)
     compared(5, 9, None, explicit, position_bias=bias)
+
+
+def test_what_only_transformers_understands_of_packed_tokens_sees_the_same_tokens() -> None:
+    """Two tokens of a prompt, then two completions of it: of two tokens and of one."""
+    spans = np.array([(0, 0, 0), (0, 0, 0), (0, 2, 2), (0, 2, 2), (0, 2, 4)])
+    query, key, value = inputs(1, 5, 5)
+    bias = torch.randn(1, HEADS, 5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    seen = torch.tensor([[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 0, 0, 1]]).bool()
+    extras: list[dict[str, Any]] = [{}, {"position_bias": bias}]
+    for extra in extras:
+        found, _ = grouped_attention(Grouped(), query, Packed(key, spans), Packed(value, spans), None, **extra)
+        expected, _ = sdpa_attention_forward(Grouped(), query, key, value, seen[None, None], **extra)
+        torch.testing.assert_close(found, expected)
 
 
 def test_grouped_keys_are_kept_once_for_the_backward_pass() -> None:
