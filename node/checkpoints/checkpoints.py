@@ -96,7 +96,7 @@ def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
             "tensors_sha256": sha256_of(unfinished / TENSORS),
             "state": snapshot.state,
         }
-        (unfinished / STATE).write_text(json.dumps(state, indent=1))
+        (unfinished / STATE).write_text(json.dumps(state))  # indented takes three times as long
         (unfinished / CONFIG).write_text(json.dumps(snapshot.config, indent=1))
         size_bytes = sum(path.stat().st_size for path in unfinished.iterdir())
         for path in [*unfinished.iterdir(), unfinished]:
@@ -174,8 +174,11 @@ def _tidy(folder: Path) -> None:
 
 
 def _delete_old(folder: Path, keep: int) -> None:
+    written = rounds(folder)
+    if len(written) <= keep:
+        return
     wanted = kept(folder, keep)
-    for path in rounds(folder):
+    for path in written:
         if path in wanted:
             continue
         doomed = path.with_name(f"{UNFINISHED}deleted-{path.name}")

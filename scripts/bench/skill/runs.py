@@ -29,8 +29,6 @@ CONTENDERS: Final[Mapping[str, tuple[Path, Callable[[], None]]]] = {
     "genrl": (GENRL_PYTHON, prepare_genrl),
 }
 COMPLETIONS: Final = 8  # of a question, for contenders: TRL's default
-ROUNDS_A_CHECKPOINT: Final = 10  # of ours, so that there are weights to measure; the default is 50
-
 Progress = Callable[[float], None]  # is told processor seconds
 
 
@@ -73,10 +71,10 @@ def measured(run: Learning, found: tuple[list[Kept], str], judge: Judge) -> tupl
 
 
 class NodeRun:
-    """``starling up`` as shipped, with one setting changed for measuring: it keeps checkpoints."""
+    """``starling up`` as shipped, with one setting changed for measuring: it keeps all checkpoints."""
 
     def __init__(self, home: Path, model: str, seed: int, seconds: float, parts: int, *flags: str) -> None:
-        settings = {"seed": seed, "checkpoint.every_rounds": ROUNDS_A_CHECKPOINT, "checkpoint.keep": 10_000}
+        settings = {"seed": seed, "checkpoint.keep": 10_000}
         given = [f"--set={key}={value}" for key, value in settings.items()]
         self._node = started_node(home, f"--model=builtin:{model}", *given, *flags, stderr=subprocess.PIPE)
         self._model, self._seconds, self._parts = model, seconds, parts

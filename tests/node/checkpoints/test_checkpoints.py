@@ -34,6 +34,18 @@ def round_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_no_other_checkpoint_is_read_while_none_is_to_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[Path]()
+    monkeypatch.setattr(checkpoints, "kept", lambda folder, _: read.append(folder) or set(folder.iterdir()))
+    for number in range(1, 4):
+        write(tmp_path, snapshot(number), keep=3)
+    assert read == []
+    write(tmp_path, snapshot(4), keep=3)
+    assert read == [tmp_path]
+
+
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     path, size_bytes = write(tmp_path, snapshot(7), keep=2)
     assert path == tmp_path / "round-000007"
