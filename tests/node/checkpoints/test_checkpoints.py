@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from node.checkpoints import checkpoints
+from node.checkpoints.best import kept
 from node.checkpoints.checkpoint_files import ForeignCheckpointError
 from node.checkpoints.checkpoints import (
     BackgroundCheckpoints,
@@ -38,7 +39,12 @@ def test_no_other_checkpoint_is_read_while_none_is_to_be_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = list[Path]()
-    monkeypatch.setattr(checkpoints, "kept", lambda folder, _: read.append(folder) or set(folder.iterdir()))
+
+    def noted(folder: Path, keep: int) -> set[Path]:
+        read.append(folder)
+        return kept(folder, keep)
+
+    monkeypatch.setattr(checkpoints, "kept", noted)
     for number in range(1, 4):
         write(tmp_path, snapshot(number), keep=3)
     assert read == []
