@@ -262,7 +262,7 @@ README_ROWS: Final = (
         "{greatest fall of a task, together|.2f}; {greatest fall of a task, alone|.2f}",
     ),
     Row(
-        "four models with a skill each: reward of 120 rounds together (2.7 × the processor time) against alone",
+        "four models with a skill each: reward of 120 rounds together (3.0 × the processor time) against alone",
         "sharing",
         "",
         f"{{{SHIPPED} against 8/0, {AT_EQUAL_UPDATES}, four skills|+.0f}} %",
