@@ -39,6 +39,7 @@ LEARNING: Final = (
     "node/tasks",
     "node/configuration/sections.py",
 )
+TIMED_IN: Final = "node/compute_environment.py"
 MEETING: Final = ("swarm/swarm_process.py", "swarm/service.py", "swarm/hosts/libp2p", "swarm/announcements")
 
 
@@ -75,8 +76,8 @@ SOURCES: Final[Mapping[str, Source]] = {
         ("protocol/weights", "protocol/rollouts.py", "protocol/wire.py", "node/learner/objective", "node/kernels"),
     ),
     "dashboard": Source("", 3, ("node/api", "node/supervision")),
-    "demo": Source("--seeds 2 --minutes 3", 30, ("node/demo", "swarm/announcements", *LEARNING)),
-    "engine": Source("--workloads mixed fixed --rounds 5 --against vllm", 8, (*EMBEDDED, "node/kernels")),
+    "demo": Source("--seeds 2 --minutes 3", 30, ("node/demo", "swarm/announcements", TIMED_IN, *LEARNING)),
+    "engine": Source("--workloads mixed fixed --rounds 5 --against vllm", 8, (*EMBEDDED, "node/kernels", TIMED_IN)),
     "family": Source(
         "--rounds 80 --seeds 4 --finished",
         20,
@@ -92,7 +93,9 @@ SOURCES: Final[Mapping[str, Source]] = {
         ),
     ),
     "learner": Source("--against trl --rounds 2", 8, ("node/kernels/head", "node/kernels/linear_logp.py")),
-    "learner_step": Source("--against trl", 7, ("node/learner/objective", "node/learner/steps", "node/kernels")),
+    "learner_step": Source(
+        "--against trl", 7, ("node/learner/objective", "node/learner/steps", "node/kernels", TIMED_IN)
+    ),
     "sharing": Source("--rounds 120 --seeds 3", 120, LEARNING),
     "sharing_traffic": Source("", 4, ("swarm/blobs", *MEETING, "protocol/rollouts.py", "protocol/messages.py")),
     "sparse_update": Source("", 1, ("node/kernels/sparse_update_kernels.py", "protocol/weights")),

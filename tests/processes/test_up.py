@@ -21,9 +21,9 @@ pytestmark = pytest.mark.processes
 KEY_FILES = "cryptography.hazmat.primitives.serialization"
 SLOW = {
     "torch", "transformers", "libp2p", "trio", "asyncio", "aiohttp", "numpy", "rich.live", "segno",
-    "pydantic_settings", "node.configuration", KEY_FILES,
+    "pydantic", "pydantic_settings", "node.configuration", KEY_FILES,
 }  # fmt: skip
-OF_SETTINGS = {"asyncio", "pydantic_settings", "node.configuration"}  # what reads them imports the other two
+OF_SETTINGS = {"asyncio", "pydantic", "pydantic_settings", "node.configuration"}  # what reads them imports the others
 
 
 def test_rounds_asked_for_then_exit_0_and_the_next_start_continues_until_its_input_ends(processes: Any) -> None:
