@@ -34,6 +34,7 @@ RARELY_USED: Final = (
     "torch.utils._sympy",
     "transformers.distributed.expert_parallel",  # this and the next use torch.distributed.tensor as they are imported
     "transformers.distributed.tensor_parallel",
+    "trio",
 )
 
 
@@ -71,21 +72,27 @@ def deferring() -> AbstractContextManager[None]:
 
 
 class _ReadOnce(MetaPathFinder):
-    """Has transformers read each of its folders once as it is imported.
+    """Has transformers read each of its folders once as it is imported, and of each file only what it looks for.
 
     It reads the source of all its models, 45 MB, to learn which module has which class, and does so twice: what it
-    keeps of the first time is the last 128 folders, of 500.
+    keeps of the first time is the last 128 folders, of 500. It looks at every line for the last that begins with
+    ``__all__``, which takes half of the time.
     """
 
     _MODULE: Final = "transformers.utils.import_utils"
-    _FUNCTION: Final = "create_import_structure_from_path"  # an ``lru_cache``
+    _READS_FOLDER: Final = "create_import_structure_from_path"  # an ``lru_cache``
+    _READS_NAMES: Final = "fetch__all__"
 
     class _Loader(SourceFileLoader):
         def exec_module(self, module: ModuleType) -> None:
             super().exec_module(module)
-            read_folder: Any = getattr(module, _ReadOnce._FUNCTION, None)
+            read_folder: Any = getattr(module, _ReadOnce._READS_FOLDER, None)
             if hasattr(read_folder, "__wrapped__"):
-                setattr(module, _ReadOnce._FUNCTION, functools.cache(read_folder.__wrapped__))
+                setattr(module, _ReadOnce._READS_FOLDER, functools.cache(read_folder.__wrapped__))
+            read_names: Any = getattr(module, _ReadOnce._READS_NAMES, None)
+            if read_names is not None:
+                fewer_lines = functools.wraps(read_names)(lambda source: read_names(from_last_all(source)))
+                setattr(module, _ReadOnce._READS_NAMES, fewer_lines)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -94,6 +101,11 @@ class _ReadOnce(MetaPathFinder):
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = self._Loader(spec.loader.name, spec.loader.path)
         return spec
+
+
+def from_last_all(source: str) -> str:
+    """Returns what stands from the last line on that begins with ``__all__``; all of ``source`` without one."""
+    return source[source.rfind("\n__all__") + 1 :]
 
 
 @contextmanager
