@@ -166,12 +166,12 @@ def compared(model: str, options: argparse.Namespace, judge: Judge) -> Compared:
 
 
 def median_text(values: Sequence[float], digits: int = 0) -> str:
-    """Returns the median with the least and the greatest value; "never" for infinity."""
+    """Returns the median with the least and the greatest value where they differ; "never" for infinity."""
 
     def text(value: float) -> str:
         return f"{value:.{digits}f}" if math.isfinite(value) else "never"
 
-    spread = f" ({text(min(values))} to {text(max(values))})" if len(values) > 1 else ""
+    spread = f" ({text(min(values))} to {text(max(values))})" if min(values) < max(values) else ""
     return f"{text(statistics.median(values))}{spread}"
 
 
