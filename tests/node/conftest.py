@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -15,8 +17,9 @@ from tests.lighter_interpreter import lighten_interpreter
 @pytest.fixture
 def starling(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command with a data directory of its own. Returns exit code, standard output, standard error."""
+) -> Iterator[Callable[..., tuple[int, str, str]]]:
+    """Runs the command with a data directory of its own. Returns exit code, standard output, standard error. What a
+    verb sets in the environment does not outlive the test."""
     monkeypatch.setenv("STARLING_HOME", str(tmp_path / "home"))
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -29,7 +32,8 @@ def starling(
         shown = capsys.readouterr()
         return code, shown.out, shown.err
 
-    return run
+    with mock.patch.dict(os.environ):
+        yield run
 
 
 @pytest.fixture

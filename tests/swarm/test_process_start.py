@@ -24,8 +24,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def pages_taken(how: str) -> int:
-    """Returns the pages that 200 times a MiB, in parts, took from the system, in a process of its own with the
-    allocator's own defaults: a test before this one may have set those of a learner."""
+    """Returns the pages that 200 times a MiB, in parts, took from the system, in a process of its own
+    with the allocator's own defaults."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     ended = subprocess.run([sys.executable, "-c", COUNTED, how], stdout=subprocess.PIPE, check=True, env=environment)
     return int(ended.stdout)

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from node.compute_environment import COMPUTE_DEFAULTS
 from node.configuration import TasksSection
 from node.home import Home
 from node.tasks.catalogue import find_task
@@ -19,12 +18,6 @@ from tests.node.export.trained_run import trained_run
 
 Starling = Callable[..., tuple[int, str, str]]
 TASK = "spell_backward"
-
-
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable, value in COMPUTE_DEFAULTS.items():
-        monkeypatch.setenv(variable, value)  # the verb sets them, and they shall not outlive this test
 
 
 def dry_run_of(starling: Starling, *arguments: str) -> DryRun:

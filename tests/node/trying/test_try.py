@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from node.cli.verbs import try_model
-from node.compute_environment import COMPUTE_DEFAULTS
 from node.configuration import TasksSection
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
@@ -30,12 +29,6 @@ from tests.node.export.trained_run import TrainedRun, trained_run
 Starling = Callable[..., tuple[int, str, str]]
 QUESTION = "%&'()"  # of the tiny model's alphabet
 TASK = "spell_backward"
-
-
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable, value in COMPUTE_DEFAULTS.items():
-        monkeypatch.setenv(variable, value)  # the verb sets them, and they shall not outlive this test
 
 
 def tried_by(starling: Starling, *arguments: str) -> list[Tried]:
