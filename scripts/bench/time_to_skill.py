@@ -171,7 +171,8 @@ def median_text(values: Sequence[float], digits: int = 0) -> str:
     def text(value: float) -> str:
         return f"{value:.{digits}f}" if math.isfinite(value) else "never"
 
-    spread = f" ({text(min(values))} to {text(max(values))})" if min(values) < max(values) else ""
+    least, greatest = text(min(values)), text(max(values))
+    spread = f" ({least} to {greatest})" if least != greatest else ""
     return f"{text(statistics.median(values))}{spread}"
 
 

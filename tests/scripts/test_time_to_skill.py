@@ -42,6 +42,7 @@ def test_a_goal_is_reached_between_two_points_or_never() -> None:
     assert seconds_until(CURVE, 0.1) == 0.0
     assert math.isinf(seconds_until(CURVE, 0.6))
     assert median_text([12.0, math.inf, 15.4]) == "15 (12 to never)"
+    assert median_text([0.2349, 0.2351], 3) == "0.235"
 
 
 def test_the_last_fifth_is_of_the_completions_that_both_had() -> None:
