@@ -1,5 +1,7 @@
 """Trains the three built-in models from scratch: python -m scripts.build_models [--only NAME] [--into FOLDER]
 
+``--only heron`` makes a larger robin, ten times finch's size. It is not shipped: benchmarks learn with it.
+
 Each model learns by imitation of right answers on its own two tasks until a third of its answers at temperature 1 are
 right, for reinforcement learning begins from these; it sees few answers of the other four. A task is learnt suddenly
 and wholly, so it is taught only while less than that is known, in shorter steps once both own tasks are partly known,
@@ -47,6 +49,7 @@ from scripts import REPOSITORY
 
 TASKS: Final[Mapping[str, Task]] = {task.name: task for task in DEFAULT_TASKS}
 MODELS_FOLDER: Final = REPOSITORY / "node" / "models"
+UNSHIPPED_FOLDER: Final = REPOSITORY / ".experiments" / "models"
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 SPECIAL: Final = (PAD, BOS, EOS)
 
@@ -72,7 +75,7 @@ IGNORED: Final = -100
 
 @dataclass(frozen=True)
 class Recipe:
-    """One built-in model: its own tasks, and how its tokenizer and its network are made."""
+    """One model: its own tasks, and how its tokenizer and its network are made."""
 
     name: str
     seed: int
@@ -81,6 +84,12 @@ class Recipe:
     alphabet: str
     tokenizer: Callable[[], Tokenizer]
     network: Callable[[PreTrainedTokenizerFast], PreTrainedModel]
+    is_shipped: bool = True
+
+    @property
+    def folder(self) -> Path:
+        """The folder that its own folder belongs in."""
+        return MODELS_FOLDER if self.is_shipped else UNSHIPPED_FOLDER
 
 
 @dataclass(frozen=True)
@@ -161,6 +170,17 @@ def llama(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     return LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True))
 
 
+def larger_llama(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    shape = common(tokenizer) | {
+        "hidden_size": 320,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 5,
+        "intermediate_size": 832,
+    }
+    return LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True))
+
+
 def gpt_neox(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     shape = common(tokenizer) | {"intermediate_size": 448, "rotary_pct": 0.5, "use_parallel_residual": True}
     return GPTNeoXForCausalLM(GPTNeoXConfig(**shape, tie_word_embeddings=False))
@@ -193,6 +213,16 @@ RECIPES: Final = (
         alphabet="one token a byte",
         tokenizer=lambda: byte_tokenizer(0),
         network=gpt_neox,
+    ),
+    Recipe(
+        name="heron",
+        seed=4,
+        own=("basic_arithmetic", "rotate_matrix"),
+        shape="Llama",
+        alphabet="bytes, with 96 byte-pair merges",
+        tokenizer=lambda: byte_tokenizer(96),
+        network=larger_llama,
+        is_shipped=False,
     ),
 )
 
@@ -337,15 +367,16 @@ def outside_bands(recipe: Recipe, measured: Mapping[str, Accuracy]) -> list[str]
     return wrong
 
 
+CARD_FILE: Final = "README.md"
 CARD: Final = """---
 license: apache-2.0
 library_name: transformers
 pipeline_tag: text-generation
 ---
-# builtin:{name}
+# {title}
 
 {shape} shape, {parameters:,} parameters, fp32; tokenizer: {alphabet}. Trained from scratch by `scripts/build_models.py`
-(seed {seed}, {steps} steps of {batch} sequences), so that `starling up` and `starling demo` need no download.
+(seed {seed}, {steps} steps of {batch} sequences), so that {purpose}.
 
 It was taught two of the default swarm's six tasks, up to about a third of the answers; it has seen little of the other
 four. The share of right answers over {prompts:,} questions of each task's test set, none of which it was taught, one
@@ -366,7 +397,8 @@ def write_card(recipe: Recipe, folder: Path, parameters: int, steps: int, measur
         for name, known in measured.items()
     )
     card = CARD.format(
-        name=recipe.name,
+        title=f"builtin:{recipe.name}" if recipe.is_shipped else recipe.name,
+        purpose="`starling up` and `starling demo` need no download" if recipe.is_shipped else "benchmarks have it",
         shape=recipe.shape,
         parameters=parameters,
         alphabet=recipe.alphabet,
@@ -376,7 +408,7 @@ def write_card(recipe: Recipe, folder: Path, parameters: int, steps: int, measur
         prompts=REPORT_PROMPTS,
         rows=rows,
     )
-    (folder / "README.md").write_text(card, encoding="utf-8")
+    (folder / CARD_FILE).write_text(card, encoding="utf-8")
 
 
 def build(name: str, into: Path) -> list[str]:
@@ -405,12 +437,13 @@ def build(name: str, into: Path) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Trains the built-in models from scratch.")
     parser.add_argument("--only", choices=[recipe.name for recipe in RECIPES], help="only this model")
-    parser.add_argument("--into", type=Path, default=MODELS_FOLDER, help="folder that receives one folder per model")
+    into = "receives one folder per model (default node/models; .experiments/models for one that is not shipped)"
+    parser.add_argument("--into", type=Path, help=into)
     parser.add_argument("--jobs", type=int, default=2, help="models made side by side, one thread each")
     options = parser.parse_args()
-    chosen = [recipe for recipe in RECIPES if options.only in (None, recipe.name)]
+    chosen = [recipe for recipe in RECIPES if recipe.name == options.only or (recipe.is_shipped and not options.only)]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        builds = [pool.submit(build, recipe.name, options.into) for recipe in chosen]
+        builds = [pool.submit(build, recipe.name, options.into or recipe.folder) for recipe in chosen]
         wrong = [line for build_ in builds for line in build_.result()]
     for line in wrong:
         print(f"outside the bands: {line}", file=sys.stderr)

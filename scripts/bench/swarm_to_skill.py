@@ -43,7 +43,6 @@ from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.reporting import Figure, figures_parser, machine, report
 from scripts.bench.contenders.environments import prepare_genrl
 from scripts.bench.skill.comparing import (
-    MODELS,
     TUNING_PARTS,
     TUNING_SEED,
     add_options,
@@ -53,6 +52,7 @@ from scripts.bench.skill.comparing import (
     settings_text,
 )
 from scripts.bench.skill.curves import Point, area, success_at
+from scripts.bench.skill.models import MODELS
 from scripts.bench.skill.page import PAGE, write_results
 from scripts.bench.skill.runs import OURS, Learning, measured, started
 from scripts.bench.skill.success import Judge

@@ -17,7 +17,8 @@ results go into docs/against.md, in place of those of as many seconds, with curv
 
     python -m scripts.bench.time_to_skill --against trl,genrl [--models wren] [--seeds 5] [--seconds 240] [--json]
 
-``--against`` makes a virtual environment for each contender (1.5 GB), the first time.
+``--against`` makes a virtual environment for each contender (1.5 GB), the first time. ``--models heron`` first teaches
+a model of ten times finch's size, in half an hour.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ from scripts import REPOSITORY
 from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.reporting import Figure, figures_parser, machine, report
 from scripts.bench.skill.comparing import (
-    MODELS,
     TUNING_PARTS,
     TUNING_SEED,
     add_options,
@@ -54,6 +54,7 @@ from scripts.bench.skill.comparing import (
     settings_text,
 )
 from scripts.bench.skill.curves import Point, area, last_fifth, seconds_until, success_at
+from scripts.bench.skill.models import LARGER, MODELS, prepare_model
 from scripts.bench.skill.page import PAGE, write_results
 from scripts.bench.skill.runs import COMPLETIONS, CONTENDERS, OURS, measured, started
 from scripts.bench.skill.success import PROMPTS, QUESTIONS, Judge
@@ -298,7 +299,9 @@ def parsed() -> argparse.Namespace:
         return of
 
     parser.add_argument("--against", type=listed(tuple(CONTENDERS)), default=[], metavar="trl,genrl")
-    parser.add_argument("--models", type=listed(MODELS), default=list(MODELS), metavar="wren,robin,finch")
+    parser.add_argument(
+        "--models", type=listed((*MODELS, *LARGER)), default=list(MODELS), metavar="wren,robin,finch,heron"
+    )
 
     add_options(parser, RATES, BATCHES, seeds=5, tune_seconds=60.0)
     parser.add_argument("--threads", type=int, default=1, help="of each process (default 1)")
@@ -311,6 +314,8 @@ def main() -> None:
     ensure_compute_environment()
     for name in options.against:
         CONTENDERS[name][1]()
+    for model in options.models:
+        prepare_model(model)
     found = []
     with ExitStack() as stack:
         judge = stack.enter_context(Judge())

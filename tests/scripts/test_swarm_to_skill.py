@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from scripts.bench.contenders.genrl_swarm import Group, rewarded
-from scripts.bench.skill.comparing import MODELS
 from scripts.bench.skill.curves import Point
+from scripts.bench.skill.models import MODELS
 from scripts.bench.skill.page import write_section
 from scripts.bench.skill.runs import OURS
 from scripts.bench.swarm_to_skill import THEIRS, Planned, SwarmRun, figures_of, results

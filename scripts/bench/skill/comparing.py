@@ -1,4 +1,4 @@
-"""What both comparisons with others share: models, how contenders are tuned, options, and runs that are kept."""
+"""What both comparisons with others share: how contenders are tuned, options, and runs that are kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import msgspec
 from swarm.atomic_file import write_atomically
 
 R = TypeVar("R")
-MODELS: Final = ("wren", "robin", "finch")
 TUNING_SEED: Final = 1000
 TUNING_PARTS: Final = 3  # of a tuning run's seconds; the weights are kept after each
 

@@ -21,6 +21,7 @@ from scripts.bench.common.process_usage import tree_cpu_seconds
 from scripts.bench.common.processes import started_node
 from scripts.bench.contenders.environments import GENRL_PYTHON, TRL_PYTHON, prepare_genrl, prepare_trl
 from scripts.bench.skill.curves import Point
+from scripts.bench.skill.models import setting_of
 from scripts.bench.skill.success import Judge, training_questions
 
 OURS: Final = "starling"
@@ -76,7 +77,7 @@ class NodeRun:
     def __init__(self, home: Path, model: str, seed: int, seconds: float, parts: int, *flags: str) -> None:
         settings = {"seed": seed, "checkpoint.keep": 10_000}
         given = [f"--set={key}={value}" for key, value in settings.items()]
-        self._node = started_node(home, f"--model=builtin:{model}", *given, *flags, stderr=subprocess.PIPE)
+        self._node = started_node(home, f"--model={setting_of(model)}", *given, *flags, stderr=subprocess.PIPE)
         self._model, self._seconds, self._parts = model, seconds, parts
         self._said: list[bytes] = []
         self._listening = threading.Thread(target=self._listen, daemon=True)
@@ -143,7 +144,7 @@ class ContenderRun:
             json.dumps(
                 {
                     **job,
-                    "model": str(model_folder(f"builtin:{model}")),
+                    "model": str(model_folder(setting_of(model))),
                     "prompts": training_questions(job["seed"]),
                     "completions": COMPLETIONS,
                     "longest": max(task.max_new_tokens for task in load_tasks(TasksSection()).values()),

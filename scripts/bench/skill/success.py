@@ -19,6 +19,7 @@ from node.policy.policy import Policy
 from node.tasks.registry import load_tasks
 from node.tasks.scorer import Scorer
 from node.tasks.split import Part, held_out_prompts, training_prompt
+from scripts.bench.skill.models import setting_of
 
 QUESTIONS: Final = 4096  # that contenders draw from, of all tasks in turn
 PROMPTS: Final = 64  # held-out, of each task
@@ -42,7 +43,7 @@ class Judge:
         """Returns the success of a model in ``folder``, with the tokenizer of ``model``; None: of that model itself."""
         if folder is None:
             return self._success(Policy.load(_section(model)))
-        AutoTokenizer.from_pretrained(model_folder(f"builtin:{model}")).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(model_folder(setting_of(model))).save_pretrained(folder)
         return self._success(Policy.load(PolicySection(model=str(folder), device="cpu", dtype="float32")))
 
     def of_checkpoint(self, model: str, checkpoint: Path) -> float:
@@ -60,7 +61,7 @@ class Judge:
 
 
 def _section(model: str) -> PolicySection:
-    return PolicySection(model=f"builtin:{model}", device="cpu", dtype="float32")
+    return PolicySection(model=setting_of(model), device="cpu", dtype="float32")
 
 
 def training_questions(seed: int) -> list[tuple[str, int, str]]:
