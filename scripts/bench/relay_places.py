@@ -38,7 +38,7 @@ import numpy as np
 
 from node.relay.starting import RELAY_ENVIRONMENT
 from protocol.identity import NodeKey
-from scripts.bench.common.process_usage import cpu_seconds, process_memory
+from scripts.bench.common.process_usage import cpu_seconds, process_descriptors, process_memory
 from scripts.bench.common.processes import child, line_of, tell
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.private_cluster_machines import inside_namespaces
@@ -162,6 +162,7 @@ class Sample:
     seconds: float
     memory_mb: float
     descriptors: int
+    idle_descriptors: int  # those that are no open connection
     held: int
     lost: int
     circuits: int  # connections through the relay, as it says itself every ten seconds at most
@@ -177,9 +178,10 @@ class Measurement:
         def total(name: str) -> int:
             return sum(worker.last.get(name, 0) for worker in self._workers)
 
+        descriptors = process_descriptors(self._relay.pid)
         return Sample(
             time.monotonic() - self._began, process_memory(self._relay.pid).resident / 1e6,
-            len(list(Path(f"/proc/{self._relay.pid}/fd").iterdir())), total("held"), total("lost"),
+            descriptors.open, descriptors.open - descriptors.connections, total("held"), total("lost"),
             self._events.last.get("circuits", 0), cpu_seconds(self._relay.pid),
         )  # fmt: skip
 
@@ -267,7 +269,9 @@ def measured(peers: int, minutes: float) -> list[Figure]:
         Figure("circuits, most", max(each.circuits for each in samples), "", "higher"),
         Figure("circuits at the end", last.circuits, "", "higher"),
         Figure("growth of descriptors, second half", growth(samples, "descriptors"), "a minute", "lower", "<= 0.1"),
+        Figure("growth of those that are no open connection", growth(samples, "idle_descriptors"), "a minute", "lower"),
         Figure("descriptors, most", max(each.descriptors for each in samples), "", "lower"),
+        Figure("of these no open connection, most", max(each.idle_descriptors for each in samples), "", "lower"),
         Figure("until all had a place", held.seconds, "s", "lower"),
         Figure("fewest connections of a peer, at the end", fewest, "", "higher"),
         Figure("relayed", relayed_bytes / 1e6, "MB", "lower"),

@@ -1,14 +1,16 @@
-"""What a process takes, as Linux reports it, for benchmarks: resident pages and their peak, and processor time. Nothing
-of a node is imported: contenders' environments use this too."""
+"""What a process takes, as Linux reports it, for benchmarks: resident pages and their peak, descriptors, and processor
+time. Nothing of a node is imported: contenders' environments use this too."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")  # a second
+_ESTABLISHED: Final = "01"  # TCP's state in /proc/net/tcp
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,25 @@ def process_memory(pid: int | str = "self") -> ProcessMemory:
 def forget_peak(pid: int | str = "self") -> None:
     """Lets ``peak`` begin anew."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessDescriptors:
+    open: int
+    connections: int  # of these, TCP connections that neither end has closed
+
+
+def process_descriptors(pid: int | str = "self") -> ProcessDescriptors:
+    """Raises ``OSError`` for a process that has ended."""
+    here = Path(f"/proc/{pid}")
+    names = []
+    for descriptor in (here / "fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since
+            names.append(str(descriptor.readlink()))
+    tables = [here / "net" / "tcp", here / "net" / "tcp6"]
+    sockets = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+    established = {f"socket:[{fields[9]}]" for fields in sockets if fields[3] == _ESTABLISHED}
+    return ProcessDescriptors(len(names), sum(name in established for name in names))
 
 
 def cpu_seconds(pid: int) -> float:
