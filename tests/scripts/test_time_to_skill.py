@@ -56,7 +56,7 @@ def a_run(contender: str, seed: int, factor: float, *, rate: float | None = None
 
 def test_ours_is_held_against_the_better_contender() -> None:
     runs = {
-        "starling": [a_run("starling", seed, 1.0) for seed in range(3)],
+        "starling": [a_run("starling", seed, factor) for seed, factor in enumerate((1.0, 1.5, 0.5))],
         "trl": [a_run("trl", seed, 5.0, rate=1e-3) for seed in range(3)],
         "genrl": [a_run("genrl", seed, 4.0, rate=1e-3) for seed in range(3)],
     }
@@ -64,6 +64,7 @@ def test_ours_is_held_against_the_better_contender() -> None:
     assert found["wren: until 0.4, against the better contender"] == pytest.approx(1 / 4)
     assert found["wren, trl: until 0.5"] == pytest.approx(100.0)
     assert found["wren: until the success that the better contender ends with"] == pytest.approx(20 / 100)
+    assert found["wren: until the success that the better contender ends with, slowest seed"] == pytest.approx(0.3)
     assert found["wren: last fifth at equal completions, less TRL's"] == pytest.approx(0.0)
     assert len(results_table(Compared("wren", runs, {}), 100.0).splitlines()) == 2 + len(runs)
 
@@ -71,9 +72,9 @@ def test_ours_is_held_against_the_better_contender() -> None:
 def test_others_that_end_no_better_than_they_began_are_not_caught_up_with() -> None:
     fallen = Run("trl", "wren", 1e-3, 64, 0, 20.0, 1.0, [CURVE[1], CURVE[0]])
     ours = a_run("starling", 0, 1.0)
-    assert seconds_to_others_end(Compared("wren", {"starling": [ours], "trl": [fallen]}, {})) is None
+    assert seconds_to_others_end(Compared("wren", {"starling": [ours], "trl": [fallen]}, {})) == []
     better = Run("trl", "wren", 1e-3, 64, 0, 20.0, 1.0, [CURVE[0], Point(20.0, 2, 300, 0.6)])
-    assert seconds_to_others_end(Compared("wren", {"starling": [ours], "trl": [better]}, {})) == math.inf
+    assert seconds_to_others_end(Compared("wren", {"starling": [ours], "trl": [better]}, {})) == [math.inf]
 
 
 def test_an_error_of_a_contender_stands_in_the_table_of_what_was_tried() -> None:
