@@ -129,3 +129,16 @@ def test_the_script_makes_the_same_first_weights_and_tokenizer_again(name: str) 
     shipped: Any = AutoTokenizer.from_pretrained(BUILTIN_MODELS / name)
     finished = build_models.finished_tokenizer(recipe.tokenizer())
     assert TokenTable(shipped).fingerprint == TokenTable(finished).fingerprint
+
+
+def test_the_larger_model_of_benchmarks_has_ten_times_the_weights_of_any_that_is_shipped_and_reads_as_robin() -> None:
+    shipped = [recipe for recipe in build_models.RECIPES if recipe.is_shipped]
+    (larger,) = [recipe for recipe in build_models.RECIPES if not recipe.is_shipped]
+    assert sorted(recipe.name for recipe in shipped) == sorted(NAMES)
+    assert larger.folder != BUILTIN_MODELS
+    tokenizer = build_models.finished_tokenizer(larger.tokenizer())
+    model = larger.network(tokenizer)
+    most = max(Policy.load(PolicySection(model=f"builtin:{name}")).parameters for name in NAMES)
+    assert sum(parameter.numel() for parameter in model.parameters()) >= 10 * most
+    robin: Any = AutoTokenizer.from_pretrained(BUILTIN_MODELS / "robin")
+    assert TokenTable(robin).fingerprint == TokenTable(tokenizer).fingerprint
