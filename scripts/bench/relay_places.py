@@ -151,8 +151,14 @@ class Told:
 
     def follow(self, process: subprocess.Popen[str]) -> None:
         def read() -> None:
-            while line := line_of(process):
+            while line := next_line():
                 self.last = {**self.last, **json.loads(line)}
+
+        def next_line() -> str:
+            try:
+                return line_of(process)
+            except ValueError:  # its output was closed as it was ended
+                return ""
 
         threading.Thread(target=read, daemon=True).start()
 
