@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
@@ -165,19 +166,8 @@ def qwen3(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     return Qwen3ForCausalLM(Qwen3Config(**shape, tie_word_embeddings=True))
 
 
-def llama(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    shape = common(tokenizer) | {"intermediate_size": 288, "num_key_value_heads": 4}
-    return LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True))
-
-
-def larger_llama(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    shape = common(tokenizer) | {
-        "hidden_size": 320,
-        "num_hidden_layers": 5,
-        "num_attention_heads": 5,
-        "num_key_value_heads": 5,
-        "intermediate_size": 832,
-    }
+def llama(tokenizer: PreTrainedTokenizerFast, **sizes: int) -> PreTrainedModel:
+    shape = common(tokenizer) | {"intermediate_size": 288, "num_key_value_heads": 4} | sizes
     return LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True))
 
 
@@ -221,10 +211,21 @@ RECIPES: Final = (
         shape="Llama",
         alphabet="bytes, with 96 byte-pair merges",
         tokenizer=lambda: byte_tokenizer(96),
-        network=larger_llama,
+        network=partial(
+            llama,
+            hidden_size=320,
+            num_hidden_layers=5,
+            num_attention_heads=5,
+            num_key_value_heads=5,
+            intermediate_size=832,
+        ),
         is_shipped=False,
     ),
 )
+
+
+def recipe_of(name: str) -> Recipe:
+    return next(recipe for recipe in RECIPES if recipe.name == name)
 
 
 def padded(rows: Sequence[Sequence[int]], value: int, *, left: bool) -> torch.Tensor:
@@ -413,7 +414,7 @@ def write_card(recipe: Recipe, folder: Path, parameters: int, steps: int, measur
 
 def build(name: str, into: Path) -> list[str]:
     """Makes one model folder under ``into``; returns the accuracies outside their bands, in words."""
-    recipe = next(recipe for recipe in RECIPES if recipe.name == name)
+    recipe = recipe_of(name)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(recipe.seed)

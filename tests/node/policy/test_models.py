@@ -116,7 +116,7 @@ def test_the_cards_figures_are_measured_again(name: str) -> None:
 
 @every_model
 def test_the_script_makes_the_same_first_weights_and_tokenizer_again(name: str) -> None:
-    recipe = next(recipe for recipe in build_models.RECIPES if recipe.name == name)
+    recipe = build_models.recipe_of(name)
 
     def first() -> tuple[str, dict[str, torch.Tensor]]:
         torch.manual_seed(recipe.seed)
