@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
+from scripts import REPOSITORY
 from scripts.bench.common.process_usage import tree_cpu_seconds
 from scripts.bench.skill.curves import Point, area, last_fifth, seconds_until, success_at
+from scripts.bench.skill.page import PAGE
 from scripts.bench.time_to_skill import (
     Compared,
     Planned,
@@ -89,6 +93,20 @@ def test_an_error_of_a_contender_stands_in_the_table_of_what_was_tried() -> None
 def test_runs_of_other_settings_have_other_files() -> None:
     plans = {Planned("trl", "wren", 1e-3, 64, seed, seconds, 1).path for seed in (0, 1) for seconds in (20.0, 30.0)}
     assert len(plans) == 4
+
+
+def test_the_readmes_comparison_is_of_the_runs_that_the_page_is_written_from() -> None:
+    def ends(contender: str) -> str:
+        of_each = list[str]()
+        for model in ("wren", "robin", "finch"):
+            file = PAGE.with_name(f"against-{model}-1200.json")
+            runs = msgspec.json.decode(file.read_bytes(), type=dict[str, list[Run]])[contender]
+            of_each.append(f"{statistics.median(run.points[-1].success for run in runs):.2f}")
+        return "{}, {} and {}".format(*of_each)
+
+    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    compared = f"bring wren, robin and finch to success of {ends('starling')}; TRL's, tuned, to {ends('trl')} ("
+    assert compared in readme
 
 
 def test_processor_seconds_of_a_tree_count_children_that_live_and_that_have_ended() -> None:
