@@ -262,10 +262,11 @@ README_ROWS: Final = (
         "{greatest fall of a task, together|.2f}; {greatest fall of a task, alone|.2f}",
     ),
     Row(
-        "four models with a skill each: reward of 120 rounds together (3.0 × the processor time) against alone",
+        "four models with a skill each: reward of 120 rounds together against alone; processor time",
         "sharing",
         "",
-        f"{{{SHIPPED} against 8/0, {AT_EQUAL_UPDATES}, four skills|+.0f}} %",
+        f"{{{SHIPPED} against 8/0, {AT_EQUAL_UPDATES}, four skills|+.0f}} %; "
+        f"{{{SHIPPED} against 8/0, processor time, four skills|.1f}} ×",
     ),
     Row(
         "four nodes with one model that average every 5 rounds (default 50): success that it adds in 80 rounds",

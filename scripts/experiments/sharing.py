@@ -328,6 +328,8 @@ def figures(results: Results, rounds: int) -> list[Figure]:
             bar = "≥ +150" if setting is FOUR else "> 0"
             more = change(of_it, SHIPPED, ALONE, rounds)
             add(f"as shipped against 8/0, cumulative reward at equal updates{words}", more, "%", bar)
+            spent = [statistics.fmean(run.cpu_seconds for run in of_it[name]) for name in (SHIPPED, ALONE)]
+            add(f"as shipped against 8/0, processor time{words}", spent[0] / spent[1], "×", "", lower=True)
         if SHIPPED in of_it and "hacpo 4/4" in of_it:
             more = change(of_it, SHIPPED, "hacpo 4/4", rounds)
             add(f"as shipped against hacpo, cumulative reward at equal updates{words}", more, "%", "> 0")
