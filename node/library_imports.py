@@ -22,6 +22,8 @@ from typing import Any, Final
 
 from swarm.deferred_imports import deferred
 
+# Not torch._meta_registrations, which would save .4 s and 20 MB: torch._decomp fails where it is imported before that
+# module, as torch.distributed.tensor does.
 RARELY_USED: Final = (
     "PIL",
     "accelerate",
