@@ -225,6 +225,7 @@ RECIPES: Final = (
 
 
 def recipe_of(name: str) -> Recipe:
+    """Returns the recipe of that name, which is one of ``RECIPES``."""
     return next(recipe for recipe in RECIPES if recipe.name == name)
 
 

@@ -210,6 +210,11 @@ def change(results: Results, name: str, base: str, rounds: int) -> float:
     return 100.0 * (ours / theirs - 1.0)
 
 
+def processor_seconds(runs: Sequence[RunResult]) -> float:
+    """Returns those of a run, mean over ``runs``."""
+    return statistics.fmean(run.cpu_seconds for run in runs)
+
+
 def of_setting(results: Results, setting: Setting) -> Results:
     """Returns the results of one setting, with its conditions named as in the first."""
     names = (ALONE, CONTROL, *(f"{rule} 4/4" for rule in RULES), SHIPPED, EIGHT)
@@ -231,7 +236,7 @@ def main_table(results: Results, rounds: int) -> str:
                 over_seeds(runs, lambda r: kept(r, rounds)).text(),
                 over_seeds(runs, lambda r: success_of_all(r, rounds)).text(),
                 f"{over_seeds(runs, lambda r: over_nodes(r, lambda n: sum(n.tokens[:rounds]))).mean:,.0f}",
-                f"{statistics.fmean(run.cpu_seconds for run in runs):.0f}",
+                f"{processor_seconds(runs):.0f}",
                 f"{over_seeds(runs, fetched_share).mean:.2f}" if name not in (ALONE, CONTROL) else "",
             ]
         )
@@ -328,8 +333,8 @@ def figures(results: Results, rounds: int) -> list[Figure]:
             bar = "≥ +150" if setting is FOUR else "> 0"
             more = change(of_it, SHIPPED, ALONE, rounds)
             add(f"as shipped against 8/0, cumulative reward at equal updates{words}", more, "%", bar)
-            spent = [statistics.fmean(run.cpu_seconds for run in of_it[name]) for name in (SHIPPED, ALONE)]
-            add(f"as shipped against 8/0, processor time{words}", spent[0] / spent[1], "×", "", lower=True)
+            longer = processor_seconds(of_it[SHIPPED]) / processor_seconds(of_it[ALONE])
+            add(f"as shipped against 8/0, processor time{words}", longer, "×", "", lower=True)
         if SHIPPED in of_it and "hacpo 4/4" in of_it:
             more = change(of_it, SHIPPED, "hacpo 4/4", rounds)
             add(f"as shipped against hacpo, cumulative reward at equal updates{words}", more, "%", "> 0")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import subprocess
 import sys
 
@@ -96,17 +95,16 @@ def test_runs_of_other_settings_have_other_files() -> None:
 
 
 def test_the_readmes_comparison_is_of_the_runs_that_the_page_is_written_from() -> None:
-    def ends(contender: str) -> str:
-        of_each = list[str]()
-        for model in ("wren", "robin", "finch"):
-            file = PAGE.with_name(f"against-{model}-1200.json")
-            runs = msgspec.json.decode(file.read_bytes(), type=dict[str, list[Run]])[contender]
-            of_each.append(f"{statistics.median(run.points[-1].success for run in runs):.2f}")
-        return "{}, {} and {}".format(*of_each)
-
+    ends: dict[str, list[str]] = {"starling": [], "trl": []}
+    for model in ("wren", "robin", "finch"):
+        file = PAGE.with_name(f"against-{model}-1200.json")
+        runs = msgspec.json.decode(file.read_bytes(), type=dict[str, list[Run]])
+        found = {figure.name: figure.value for figure in figures_of(Compared(model, runs, {}), 1200.0)}
+        for contender, of_each in ends.items():
+            of_each.append(f"{found[f'{model}, {contender}: at the end']:.2f}")
+    ours, theirs = ("{}, {} and {}".format(*of_each) for of_each in ends.values())
     readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
-    compared = f"bring wren, robin and finch to success of {ends('starling')}; TRL's, tuned, to {ends('trl')} ("
-    assert compared in readme
+    assert f"success of wren, robin and finch comes to {ours}; with TRL, tuned, to {theirs} (" in readme
 
 
 def test_processor_seconds_of_a_tree_count_children_that_live_and_that_have_ended() -> None:
