@@ -73,7 +73,8 @@ def figures_of_kind(chaos: ChaosRun, kind: str, *, judged: bool) -> list[Figure]
         grown(", most", most_bytes / MIB, "MiB", MOST_GROWTH_MIB),
         grown(" of descriptors, median", median_fds, "", MEDIAN_DESCRIPTORS),
         grown(" of descriptors, most", most_fds, "", MOST_DESCRIPTORS),
-        Figure(f"{kind}: most memory", chaos.watch.most_resident_bytes[kind] / MIB, "MiB", "lower"),
+        Figure(f"{kind}: most memory", chaos.watch.most_memory_bytes[kind] / MIB, "MiB", "lower"),
+        Figure(f"{kind}: most in swap", chaos.watch.most_swapped_bytes[kind] / MIB, "MiB", "higher"),
         Figure(f"{kind}: most descriptors", chaos.watch.most_descriptors[kind], "", "lower"),
         Figure(f"{kind}: CPU a node, of all its starts", chaos.watch.cpu_seconds(kind) / chaos.nodes, "s", "lower"),
     ]

@@ -17,7 +17,7 @@ from typing import Final
 from protocol.identity import NodeKey
 from scripts.chaos import marked_processes
 from scripts.chaos.chaos_node import STORE_BYTES, ChaosNode
-from scripts.chaos.disturbances import NEED_NAMESPACES, Disturbance, Kind, drawn
+from scripts.chaos.disturbances import NEED_GROUPS, NEED_NAMESPACES, Disturbance, Kind, drawn
 from scripts.chaos.disturbing import Disturbing
 from scripts.chaos.meeting import bans, is_one_swarm, peers_of
 from scripts.chaos.places import NodePlace, places
@@ -116,7 +116,8 @@ class ChaosRun:
         disks = frozenset(node.number for node in self.members if node.place.small_disk)
         place = self.members[0].place
         allowed = self._kinds if place.peer is not None else self._kinds - NEED_NAMESPACES
-        allowed -= frozenset() if place.memory is not None else {Kind.OUT_OF_MEMORY}
+        allowed -= frozenset() if place.memory is not None else NEED_GROUPS
+        allowed -= frozenset() if place.can_swap else {Kind.SWAPPING}
         return drawn(self._seed, self.nodes, seconds, allowed, disks)
 
     def _calm(self) -> None:

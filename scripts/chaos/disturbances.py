@@ -25,6 +25,7 @@ class Kind(StrEnum):
     NO_MEMORY_SWARM = "no more memory for swarm"
     NO_MEMORY_SUPERVISOR = "no more memory for supervisor"
     OUT_OF_MEMORY = "machine out of memory"
+    SWAPPING = "machine that swaps"
     FULL_DISK = "full disk"
     SLOW_DISK = "slow disk"
     CLOCK = "clock jump"
@@ -37,8 +38,9 @@ class Kind(StrEnum):
 
 NO_MEMORY: Final = frozenset({Kind.NO_MEMORY_LEARNER, Kind.NO_MEMORY_SWARM, Kind.NO_MEMORY_SUPERVISOR})
 KILLS: Final = frozenset(  # or may
-    {Kind.KILL_LEARNER, Kind.KILL_SWARM, Kind.KILL_SUPERVISOR, Kind.OUT_OF_MEMORY, *NO_MEMORY}
+    {Kind.KILL_LEARNER, Kind.KILL_SWARM, Kind.KILL_SUPERVISOR, Kind.OUT_OF_MEMORY, Kind.SWAPPING, *NO_MEMORY}
 )
+NEED_GROUPS: Final = frozenset({Kind.OUT_OF_MEMORY, Kind.SWAPPING})  # of memory; a group has one limit
 NEED_NAMESPACES: Final = frozenset({Kind.SLOW, Kind.DOWN, Kind.CUT_OFF, Kind.PARTITION})
 WEIGHTS: Final[Mapping[Kind, float]] = {
     Kind.KILL_LEARNER: 3,
@@ -51,6 +53,7 @@ WEIGHTS: Final[Mapping[Kind, float]] = {
     Kind.NO_MEMORY_SWARM: 1,
     Kind.NO_MEMORY_SUPERVISOR: 1,
     Kind.OUT_OF_MEMORY: 1,
+    Kind.SWAPPING: 1,
     Kind.FULL_DISK: 3,
     Kind.SLOW_DISK: 2,
     Kind.CLOCK: 2,
@@ -68,6 +71,7 @@ HELD_SECONDS: Final[Mapping[Kind, tuple[float, float]]] = {  # least and most; a
     Kind.NO_MEMORY_SWARM: (5, 45),
     Kind.NO_MEMORY_SUPERVISOR: (5, 45),
     Kind.OUT_OF_MEMORY: (5, 60),
+    Kind.SWAPPING: (10, 60),
     Kind.FULL_DISK: (30, 75),
     Kind.SLOW_DISK: (10, 60),
     Kind.CLOCK: (10, 60),
@@ -80,12 +84,14 @@ HELD_SECONDS: Final[Mapping[Kind, tuple[float, float]]] = {  # least and most; a
 CLOCK_SECONDS: Final = (-86400.0, -3600.0, -600.0, -30.0, 30.0, 600.0, 3600.0, 86400.0)
 SLOW_MEGABITS: Final = (0.1, 0.5, 2.0)
 SLOW_DISK_SECONDS: Final = (0.05, 0.3, 1.0)
+KEPT_MEMORY: Final = (0.15, 0.3, 0.6)
 LIES: Final = tuple(float(lie) for lie in Lie if lie is not Lie.NONE)
 AMOUNTS: Final[Mapping[Kind, tuple[float, ...]]] = {
     Kind.CLOCK: CLOCK_SECONDS,
     Kind.SLOW: SLOW_MEGABITS,
     Kind.SLOW_DISK: SLOW_DISK_SECONDS,
     Kind.NAMES: LIES,
+    Kind.SWAPPING: KEPT_MEMORY,
 }
 
 
@@ -95,7 +101,9 @@ class Disturbance:
     until_seconds: float
     kind: Kind
     nodes: tuple[int, ...]  # of a partition, those on one side
-    amount: float = 0.0  # of a clock and a disk: seconds; of a slow link: megabits a second; of names: which lie
+    # Of a clock and a disk: seconds; of a slow link: megabits a second; of names: which lie; of swapping: what share of
+    # its memory a node keeps.
+    amount: float = 0.0
 
     def __str__(self) -> str:
         amount = f" {self.amount:g}" if self.amount else ""
@@ -111,7 +119,8 @@ def drawn(
 ) -> list[Disturbance]:
     """Returns the disturbances by time; each is over before ``seconds``.
 
-    Disks are filled on ``small_disks`` alone. No node has two disturbances of one kind at once; different ones overlap.
+    Disks are filled on ``small_disks`` alone. No node has two disturbances of one kind at once, nor two that limit its
+    group; different ones overlap.
     """
     random = Random(seed)
     kinds = [kind for kind in Kind if kind in allowed and (kind is not Kind.FULL_DISK or small_disks)]
@@ -129,7 +138,7 @@ def drawn(
         else:
             those = [n for n in range(nodes) if not (kind in KILLS and is_kept_alive(n))]
             hit = (random.choice(sorted(small_disks) if kind is Kind.FULL_DISK else those),)
-            places = [(kind, hit[0])]
+            places = [(Kind.OUT_OF_MEMORY if kind in NEED_GROUPS else kind, hit[0])]
         if until <= seconds and all(busy_until.get(place, 0.0) <= at for place in places):
             busy_until |= dict.fromkeys(places, until)
             found.append(Disturbance(at, until, kind, hit, amount))

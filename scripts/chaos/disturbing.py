@@ -14,7 +14,7 @@ from scripts.bench.common.slow_network import APART, TOGETHER
 from scripts.chaos import conditions, marked_processes
 from scripts.chaos.chaos_node import ChaosNode, Incarnation
 from scripts.chaos.conditions import Condition
-from scripts.chaos.disturbances import NO_MEMORY, Disturbance, Kind
+from scripts.chaos.disturbances import NEED_GROUPS, NO_MEMORY, Disturbance, Kind
 from scripts.chaos.marked_processes import LEARNER, SUPERVISOR, SWARM, Identity, SeenProcess
 from scripts.chaos.places import FULL_SPEED_MEGABITS
 from scripts.chaos.process_watch import ProcessWatch
@@ -70,6 +70,8 @@ class Disturbing:
             done = self._bound_memory(what, node)
         elif what.kind is Kind.OUT_OF_MEMORY:
             done = self._take_memory(what, node)
+        elif what.kind is Kind.SWAPPING:
+            done = self._squeeze_memory(what, node)
         elif what.kind in VICTIMS:
             done = self._signal(what, node)
         elif what.kind is Kind.FULL_DISK:
@@ -108,7 +110,7 @@ class Disturbing:
                 conditions.put(node.place.conditions, SEEN[what.kind], 0.0)
             elif what.kind in NO_MEMORY:
                 self._free_memory(node)
-            elif what.kind is Kind.OUT_OF_MEMORY:
+            elif what.kind in NEED_GROUPS:
                 assert node.place.memory is not None
                 node.place.memory.free()
             elif what.kind is Kind.SLOW:
@@ -165,6 +167,15 @@ class Disturbing:
         node.lacked_memory = True
         time.sleep(FREED_SECONDS)
         node.place.memory.bound()
+        return True
+
+    def _squeeze_memory(self, what: Disturbance, node: ChaosNode) -> bool:
+        assert node.place.memory is not None
+        node.lacked_memory = True
+        try:
+            node.place.memory.squeeze(what.amount)
+        except OSError:  # as much as this cannot be written to the swap
+            return False
         return True
 
     def _free_memory(self, node: ChaosNode) -> None:

@@ -39,6 +39,7 @@ class SeenProcess:
     parent: int
     stopped: bool
     resident_bytes: int
+    swapped_bytes: int
     descriptors: int
     cpu_seconds: float
 
@@ -114,6 +115,12 @@ def _seen(identity: Identity, node: int, kind: str, fields: list[str]) -> SeenPr
         parent=int(fields[1]),
         stopped=fields[0] in "Tt",
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
+        swapped_bytes=_swapped_bytes(identity.pid),
         descriptors=sum(1 for _ in (PROC / str(identity.pid) / "fd").iterdir()),
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
     )
+
+
+def _swapped_bytes(pid: int) -> int:
+    lines = (PROC / str(pid) / "status").read_text().splitlines()
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmSwap:")), 0)

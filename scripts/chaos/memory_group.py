@@ -1,6 +1,7 @@
 """The kernel's account of what a node's processes use together, and a limit to it: control groups, version 1 or 2.
 
-At the limit the kernel first drops what it can read again, then ends the largest process of the group.
+At the limit the kernel first drops what it can read again. Then it writes pages to the machine's swap where the group
+may use that, or ends the largest process of the group.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class MemoryGroup:
         self._used = folder / ("memory.usage_in_bytes" if is_first else "memory.current")
         self._kills = folder / ("memory.oom_control" if is_first else "memory.events")
         self._unlimited = "-1" if is_first else "max"
+        self._swap = folder / ("memory.swappiness" if is_first else "memory.swap.max")
+        self._swaps = "100" if is_first else "max"
 
     @property
     def kills(self) -> int:
@@ -44,7 +47,8 @@ class MemoryGroup:
         return ["sh", "-c", JOINING, str(self._folder / "cgroup.procs"), *command]
 
     def bound(self) -> None:
-        """Gives the group no more than it has now. Raises ``OSError`` where it grows all the time."""
+        """Gives the group no more than it has now, and no swap. Raises ``OSError`` where it grows all the time."""
+        self._may_swap("0")
         for remaining in reversed(range(BOUND_TRIES)):
             try:
                 self._limit.write_text(self._used.read_text(encoding="ascii"), encoding="ascii")
@@ -54,8 +58,24 @@ class MemoryGroup:
             else:
                 return
 
+    def squeeze(self, share: float) -> None:
+        """Leaves the group ``share`` of the memory that it has now; the rest goes to the machine's swap. Raises
+        ``OSError`` where the kernel cannot free as much."""
+        self._may_swap(self._swaps)
+        self._limit.write_text(str(int(int(self._used.read_text(encoding="ascii")) * share)), encoding="ascii")
+
     def free(self) -> None:
         self._limit.write_text(self._unlimited, encoding="ascii")
+
+    def _may_swap(self, how: str) -> None:
+        if self._swap.exists():  # the kernel may keep no account of swap
+            self._swap.write_text(how, encoding="ascii")
+
+
+def free_swap_bytes() -> int:
+    """Returns how much of the machine's swap is free."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("SwapFree:"))
 
 
 @contextmanager

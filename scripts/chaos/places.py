@@ -14,13 +14,14 @@ from typing import Final
 
 from scripts.bench.common.slow_network import NoSlowNetworkError, SlowPeer, slow_network
 from scripts.chaos import conditions
-from scripts.chaos.memory_group import MemoryGroup, NoMemoryGroupsError, memory_groups
+from scripts.chaos.memory_group import MemoryGroup, NoMemoryGroupsError, free_swap_bytes, memory_groups
 
 PORT: Final = 4001
 FULL_SPEED_MEGABITS: Final = 1000.0
 SMALL_DISK_EVERY: Final = 3  # one node in so many
 SMALL_DISK_BYTES: Final = 24 << 20
 FILLER: Final = "filler"  # the file that fills a disk
+SWAP_BYTES: Final = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class NodePlace:
     peer: SlowPeer | None  # None: on loopback
     small_disk: bool
     memory: MemoryGroup | None  # None: this machine or user can make none
+    can_swap: bool
 
     @property
     def multiaddr(self) -> str:
@@ -84,7 +86,10 @@ def places(count: int, root: Path) -> Iterator[tuple[list[NodePlace], list[str]]
         try:
             groups = list(stack.enter_context(memory_groups(f"starling-{os.getpid()}", count)))
         except NoMemoryGroupsError as error:
-            missing.append(f"no machine out of memory: {error}")
+            missing.append(f"no machine out of memory or that swaps: {error}")
+        can_swap = groups[0] is not None and free_swap_bytes() >= SWAP_BYTES
+        if groups[0] is not None and not can_swap:
+            missing.append(f"no machine that swaps: it has no {SWAP_BYTES >> 20} MiB of swap free (see swapon)")
         ports = [PORT] * count if peers[0] is not None else _free_ports(count)
         found = []
         for number, (peer, port, group) in enumerate(zip(peers, ports, groups, strict=True)):
@@ -94,7 +99,7 @@ def places(count: int, root: Path) -> Iterator[tuple[list[NodePlace], list[str]]
             conditions.prepare(set_by)
             small = number % SMALL_DISK_EVERY == 0 and _mounted(home, stack, missing)
             address = peer.address if peer is not None else "127.0.0.1"
-            found.append(NodePlace(number, home, set_by, address, port, peer, small, group))
+            found.append(NodePlace(number, home, set_by, address, port, peer, small, group, can_swap))
         yield found, missing
 
 

@@ -20,7 +20,7 @@ SHARE: Final = 0.2  # of a life over which a mean is taken
 
 class MemorySample(NamedTuple):
     at_seconds: float
-    resident_bytes: int
+    memory_bytes: int  # resident or in the machine's swap
     descriptors: int
 
 
@@ -43,7 +43,8 @@ class ProcessWatch:
         self._zombie_since: dict[Identity, float] = {}
         self.longest_orphan_seconds = 0.0
         self.most_descriptors: Counter[str] = Counter()
-        self.most_resident_bytes: Counter[str] = Counter()
+        self.most_memory_bytes: Counter[str] = Counter()
+        self.most_swapped_bytes: Counter[str] = Counter()
         self.seen: Sequence[SeenProcess] = ()
 
     def judge(self, seen: Sequence[SeenProcess], ended: Sequence[Identity], *, now: float) -> list[str]:
@@ -81,16 +82,18 @@ class ProcessWatch:
                 found.append(
                     Growth(
                         kind,
-                        fmean(s.resident_bytes for s in last) - fmean(s.resident_bytes for s in middle),
+                        fmean(s.memory_bytes for s in last) - fmean(s.memory_bytes for s in middle),
                         fmean(s.descriptors for s in last) - fmean(s.descriptors for s in middle),
                     )
                 )
         return found
 
     def _sample(self, seen: SeenProcess, now: float) -> None:
-        self._samples[seen.kind, seen.identity].append(MemorySample(now, seen.resident_bytes, seen.descriptors))
+        memory_bytes = seen.resident_bytes + seen.swapped_bytes
+        self._samples[seen.kind, seen.identity].append(MemorySample(now, memory_bytes, seen.descriptors))
         self.most_descriptors[seen.kind] = max(self.most_descriptors[seen.kind], seen.descriptors)
-        self.most_resident_bytes[seen.kind] = max(self.most_resident_bytes[seen.kind], seen.resident_bytes)
+        self.most_memory_bytes[seen.kind] = max(self.most_memory_bytes[seen.kind], memory_bytes)
+        self.most_swapped_bytes[seen.kind] = max(self.most_swapped_bytes[seen.kind], seen.swapped_bytes)
 
     def _orphans(self, now: float) -> list[str]:
         """A child whose supervisor is gone has some time to end in order; while it is stopped, it cannot."""

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,33 @@ def hungry(group: MemoryGroup, *, bounded: bool) -> tuple[int, str]:
         said = process.stdout.read().strip()
     group.free()
     return process.returncode, said
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "swap", "unlimited", "may_swap"),
+    [
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.swappiness", "-1", "100"),
+        ("memory.max", "memory.current", "memory.swap.max", "max", "max"),
+    ],
+    ids=["version 1", "version 2"],
+)
+def test_a_bound_group_gets_no_swap_and_a_squeezed_one_keeps_its_share(
+    tmp_path: Path, limit: str, used: str, swap: str, unlimited: str, may_swap: str
+) -> None:
+    for name, text in ((limit, unlimited), (used, "1001\n"), (swap, "60")):
+        (tmp_path / name).write_text(text)
+    group = MemoryGroup(tmp_path)
+
+    def written() -> tuple[str, str]:
+        return (tmp_path / limit).read_text().strip(), (tmp_path / swap).read_text()
+
+    group.bound()
+    assert written() == ("1001", "0")
+    group.free()
+    group.squeeze(0.3)
+    assert written() == ("300", may_swap)
+    group.free()
+    assert written()[0] == unlimited
 
 
 def test_a_process_that_wants_more_than_its_group_has_is_ended_by_the_kernel_and_a_later_one_is_not(
