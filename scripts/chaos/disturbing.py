@@ -86,7 +86,7 @@ class Disturbing:
             assert node.place.peer is not None
             node.place.peer.set_up(False)
         (self.done if done else self.missed)[what.kind] += 1
-        self._say(f"{what}{'' if done else ': no such process now'}")
+        self._say(f"{what}{'' if done else ': not possible now'}")
         if done and what.until_seconds > what.at_seconds:
             self._active.append(what)
         self._plug(what)

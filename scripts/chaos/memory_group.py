@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 ROOTS: Final = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))  # of version 1, of version 2
 JOINING: Final = 'echo $$ > "$0" && exec "$@"'
-BOUND_TRIES: Final = 20
+LIMIT_TRIES: Final = 20
 LEAVING_SECONDS: Final = 10.0  # for the last process of a group
 
 
@@ -49,23 +49,31 @@ class MemoryGroup:
     def bound(self) -> None:
         """Gives the group no more than it has now, and no swap. Raises ``OSError`` where it grows all the time."""
         self._may_swap("0")
-        for remaining in reversed(range(BOUND_TRIES)):
-            try:
-                self._limit.write_text(self._used.read_text(encoding="ascii"), encoding="ascii")
-            except OSError as error:  # version 1 refuses a limit below what is used, which has grown meanwhile
-                if error.errno != errno.EBUSY or not remaining:
-                    raise
-            else:
-                return
+        self._limit_to(lambda: self._used_bytes)
 
     def squeeze(self, share: float) -> None:
         """Leaves the group ``share`` of the memory that it has now; the rest goes to the machine's swap. Raises
         ``OSError`` where the kernel cannot free as much."""
         self._may_swap(self._swaps)
-        self._limit.write_text(str(int(int(self._used.read_text(encoding="ascii")) * share)), encoding="ascii")
+        kept = int(self._used_bytes * share)
+        self._limit_to(lambda: kept)
 
     def free(self) -> None:
         self._limit.write_text(self._unlimited, encoding="ascii")
+
+    @property
+    def _used_bytes(self) -> int:
+        return int(self._used.read_text(encoding="ascii"))
+
+    def _limit_to(self, wanted: Callable[[], int]) -> None:
+        for remaining in reversed(range(LIMIT_TRIES)):
+            try:
+                self._limit.write_text(str(wanted()), encoding="ascii")
+            except OSError as error:  # version 1 refuses a limit below what is used, after it has freed what it could
+                if error.errno != errno.EBUSY or not remaining:
+                    raise
+            else:
+                return
 
     def _may_swap(self, how: str) -> None:
         if self._swap.exists():  # the kernel may keep no account of swap
