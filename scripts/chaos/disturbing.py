@@ -71,7 +71,9 @@ class Disturbing:
         elif what.kind is Kind.OUT_OF_MEMORY:
             done = self._take_memory(what, node)
         elif what.kind is Kind.SWAPPING:
-            done = self._squeeze_memory(what, node)
+            assert node.place.memory is not None
+            node.lacked_memory = True
+            node.place.memory.squeeze(what.amount)
         elif what.kind in VICTIMS:
             done = self._signal(what, node)
         elif what.kind is Kind.FULL_DISK:
@@ -86,7 +88,7 @@ class Disturbing:
             assert node.place.peer is not None
             node.place.peer.set_up(False)
         (self.done if done else self.missed)[what.kind] += 1
-        self._say(f"{what}{'' if done else ': not possible now'}")
+        self._say(f"{what}{'' if done else ': no such process now'}")
         if done and what.until_seconds > what.at_seconds:
             self._active.append(what)
         self._plug(what)
@@ -167,15 +169,6 @@ class Disturbing:
         node.lacked_memory = True
         time.sleep(FREED_SECONDS)
         node.place.memory.bound()
-        return True
-
-    def _squeeze_memory(self, what: Disturbance, node: ChaosNode) -> bool:
-        assert node.place.memory is not None
-        node.lacked_memory = True
-        try:
-            node.place.memory.squeeze(what.amount)
-        except OSError:  # as much as this cannot be written to the swap
-            return False
         return True
 
     def _free_memory(self, node: ChaosNode) -> None:

@@ -52,11 +52,14 @@ class MemoryGroup:
         self._limit_to(lambda: self._used_bytes)
 
     def squeeze(self, share: float) -> None:
-        """Leaves the group ``share`` of the memory that it has now; the rest goes to the machine's swap. Raises
-        ``OSError`` where the kernel cannot free as much."""
+        """Leaves the group ``share`` of the memory that it has now, and what the kernel cannot free; the rest goes to
+        the machine's swap. Raises ``OSError`` where it grows all the time."""
         self._may_swap(self._swaps)
         kept = int(self._used_bytes * share)
-        self._limit_to(lambda: kept)
+        try:
+            self._limit_to(lambda: kept)
+        except OSError:
+            self._limit_to(lambda: self._used_bytes)
 
     def free(self) -> None:
         self._limit.write_text(self._unlimited, encoding="ascii")
