@@ -26,11 +26,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from threading import BrokenBarrierError
 from typing import Any, Final
 
 import numpy as np
@@ -130,14 +131,24 @@ def one_round(
         learner.submit(learn, rule.encoding, number, peer, parameters, process.home / "swarm.sock")
         for peer, (learner, process) in enumerate(zip(learners, swarm, strict=True))
     ]
-    begin.wait(BEGIN_SECONDS)
+    wait_for(begin, pending)
     taken, began = processor_seconds(), time.monotonic()
-    begin.wait(BEGIN_SECONDS)
+    wait_for(begin, pending)
     found = [each.result() for each in pending]
     taken = processor_seconds() - taken + sum(each.processor_seconds for each in found)
     check([process.client.status().peer for process in swarm], found, alike=rule.encoding == DenseRule.encoding)
     seconds = max(each.ended for each in found) - began
     return Round(seconds, taken / len(swarm), found[0].blob_bytes)
+
+
+def wait_for(begin: Any, pending: Sequence[Future[Learnt]]) -> None:
+    """Waits until all learners are there. If one ended before, raises what ended it."""
+    try:
+        begin.wait(BEGIN_SECONDS)
+    except BrokenBarrierError:
+        for each in pending:
+            each.result()
+        raise
 
 
 def check(names: Sequence[str], found: Sequence[Learnt], *, alike: bool) -> None:
@@ -226,11 +237,13 @@ def measured(arguments: argparse.Namespace) -> list[Figure]:
 def main() -> None:
     ensure_compute_environment()
     parser = figures_parser(__doc__)
-    parser.add_argument("--peers", type=int, default=8, help="an even number")
+    parser.add_argument("--peers", type=int, default=8, help="an even number (default 8)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--parameters", type=int, default=10_000_000)
     parser.add_argument("--megabits", type=float, default=50.0, help="a second, each way")
     arguments = parser.parse_args()
+    if arguments.peers % 2:
+        parser.error("--peers: an even number, since they average in pairs")
     try:
         figures = measured(arguments)
     except NoSlowNetworkError as error:
