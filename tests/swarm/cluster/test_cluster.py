@@ -524,6 +524,31 @@ def test_list_of_revocations_crosses_a_partition_when_it_heals_and_an_older_one_
     play(story)
 
 
+def test_files_of_before_a_revocation_readmit_nobody_once_a_member_is_met_that_knows_of_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        lab = Lab(tmp_path)
+        async with lab.member("founder") as founder:
+            for name in ("wren", "robin"):
+                await lab.join(name, lab.invite(founder))
+            before = {name: dict(lab.kept[name]) for name in ("wren", "robin")}
+            async with lab.member("wren", founder):
+                await anyio.sleep(SETTLE_SECONDS)
+                await revoke(founder, lab.revocations(1, "robin"))
+                await anyio.sleep(SETTLE_SECONDS)
+                assert "revocations" in lab.kept["wren"]
+        lab.kept |= before  # both put back what they had
+        async with lab.member("wren") as wren, lab.member("robin", wren):
+            await anyio.sleep(SETTLE_SECONDS)
+            assert peer("robin") in connected(wren)  # neither can know
+            async with lab.member("founder") as founder:
+                await anyio.sleep(150.0)  # until they dial it again
+                assert peer("founder") in connected(wren) and peer("robin") not in connected(wren)
+                assert lab.refused["robin"].reason == RefusalReason.REVOKED
+                assert "revocations" in lab.kept["wren"]
+
+    play(story)
+
+
 def test_owners_node_renews_memberships_in_time_and_without_it_they_run_out_on_both_sides(tmp_path: Path) -> None:
     async def story() -> None:
         lab = Lab(tmp_path, membership_seconds=240)
