@@ -178,15 +178,14 @@ def median_text(values: Sequence[float], digits: int = 0) -> str:
 
 
 def seconds_to_others_end(found: Compared) -> list[float]:
-    """Returns after how many seconds each run of ours has the success that the better contender ends with, the median
-    over its seeds; infinity for never. Empty where no contender ends above where it began."""
-    ends = [
-        statistics.median(run.points[-1].success for run in runs) for name, runs in found.runs.items() if name != OURS
-    ]
+    """Returns after how many seconds each run of ours has the success that the better contender ends with from the same
+    seed, which ran on the same machine; infinity for never. Empty where one ends no higher than it began."""
+    others = [runs for name, runs in found.runs.items() if name != OURS]
+    ends = [max(run.points[-1].success for run in of_seed) for of_seed in zip(*others, strict=True)]
     ours = [run.points for run in found.runs[OURS]]
-    if max(ends, default=0.0) <= statistics.median(points[0].success for points in ours):
+    if not ends or min(ends) <= ours[0][0].success:
         return []
-    return [seconds_until(points, max(ends)) for points in ours]
+    return [seconds_until(points, end) for points, end in zip(ours, ends, strict=True)]
 
 
 def results_table(found: Compared, seconds: float) -> str:
@@ -247,7 +246,7 @@ def results(found: Compared, name: str, options: argparse.Namespace) -> str:
         sooner = median_text([options.seconds / seconds for seconds in caught_up], 1)
         parts.append(
             f"{OURS} has the success that the better of the others ends with {sooner} times sooner, after "
-            f"{median_text(caught_up)} s."
+            f"{median_text(caught_up)} s{', seed by seed' * (len(caught_up) > 1)}."
         )
     if found.tried:
         parts += [

@@ -80,6 +80,12 @@ def test_others_that_end_no_better_than_they_began_are_not_caught_up_with() -> N
     assert seconds_to_others_end(Compared("wren", {"starling": [ours], "trl": [better]}, {})) == [math.inf]
 
 
+def test_what_others_end_with_is_caught_up_with_seed_by_seed() -> None:
+    theirs = [Run("trl", "wren", 1e-3, 64, seed, 20.0, 1.0, [CURVE[0], CURVE[seed]]) for seed in (1, 2)]
+    ours = [a_run("starling", seed, 1.0) for seed in (1, 2)]
+    assert seconds_to_others_end(Compared("wren", {"starling": ours, "trl": theirs}, {})) == [10.0, 20.0]
+
+
 def test_an_error_of_a_contender_stands_in_the_table_of_what_was_tried() -> None:
     tried = [
         Run("genrl", "wren", rate, batch, 0, 20.0, 1.0, CURVE, "exit status 1: no such thing" if batch == 64 else "")
