@@ -119,8 +119,8 @@ def drawn(
 ) -> list[Disturbance]:
     """Returns the disturbances by time; each is over before ``seconds``.
 
-    Disks are filled on ``small_disks`` alone. No node has two disturbances of one kind at once, nor two that limit its
-    group; different ones overlap.
+    Disks are filled on ``small_disks`` alone, and these nodes do not swap. No node has two disturbances of one kind at
+    once, nor two that limit its group; different ones overlap.
     """
     random = Random(seed)
     kinds = [kind for kind in Kind if kind in allowed and (kind is not Kind.FULL_DISK or small_disks)]
@@ -136,7 +136,9 @@ def drawn(
             hit = tuple(sorted(random.sample(range(nodes), random.randint(1, max(1, nodes // 2)))))
             places = [(Kind.PARTITION, -1)]
         else:
-            those = [n for n in range(nodes) if not (kind in KILLS and is_kept_alive(n))]
+            # The files on a small disk are memory of its node's group: while it swaps, nobody else could read them.
+            excluded = small_disks if kind is Kind.SWAPPING else frozenset[int]()
+            those = [n for n in range(nodes) if n not in excluded and not (kind in KILLS and is_kept_alive(n))]
             hit = (random.choice(sorted(small_disks) if kind is Kind.FULL_DISK else those),)
             places = [(Kind.OUT_OF_MEMORY if kind in NEED_GROUPS else kind, hit[0])]
         if until <= seconds and all(busy_until.get(place, 0.0) <= at for place in places):

@@ -45,6 +45,7 @@ def test_some_nodes_lose_no_process_and_only_small_disks_are_filled() -> None:
     schedule = drawn(7, NODES, SECONDS, frozenset(Kind), DISKS)
     assert not any(is_kept_alive(each.nodes[0]) for each in schedule if each.kind in KILLS)
     assert {each.nodes[0] for each in schedule if each.kind is Kind.FULL_DISK} == DISKS
+    assert DISKS.isdisjoint(each.nodes[0] for each in schedule if each.kind is Kind.SWAPPING)
     assert not any(each.kind is Kind.FULL_DISK for each in drawn(7, NODES, SECONDS, frozenset(Kind), frozenset()))
 
 
