@@ -46,7 +46,7 @@ from scripts.bench.common.process_usage import cpu_seconds, tree_cpu_seconds
 from scripts.bench.common.processes import ensure_compute_environment
 from scripts.bench.common.reporting import Figure, figures_parser, report
 from scripts.bench.common.slow_network import NoSlowNetworkError, SlowPeer, slow_network
-from scripts.bench.common.swarm_processes import SwarmProcess
+from scripts.bench.common.swarm_processes import SwarmProcess, swarm_of
 from swarm.api import KnownPartners
 from swarm.averaging.weights_offer import WeightsOffer
 from swarm.client import SwarmClient
@@ -55,6 +55,7 @@ RULES: Final[Sequence[AveragingRule]] = (DenseRule(), CompressedRule())
 FAMILY: Final = bytes(range(16))
 OUTER_SEED: Final = 1_000_000  # no peer's number
 LEARNT: Final = 0.05  # of a weight's size, since the last outer step
+STORE_BYTES: Final = 1 << 30
 PAYLOAD_SHARE: Final = 0.956  # docs/hosts.md
 SEARCHES: Final = 8
 MEETING_SECONDS: Final = 60.0  # until every peer knows every other
@@ -87,14 +88,7 @@ def rounds_of(
     places: Sequence[SlowPeer], rule: AveragingRule, parameters: int, rounds: int, folder: Path
 ) -> list[Round]:
     with ExitStack() as stack:
-        swarm: list[SwarmProcess] = []
-        for number, place in enumerate(places):
-            known = swarm[0].addresses if swarm else ()
-            process = SwarmProcess(
-                number, folder, known, address=place.address, prefix=place.command(()), store_bytes=1 << 30
-            )
-            stack.callback(process.close)
-            swarm.append(process)
+        swarm = stack.enter_context(swarm_of(len(places), folder, places=places, store_bytes=STORE_BYTES))
         meet(swarm)
         spawning = multiprocessing.get_context("spawn")
         begin = spawning.Barrier(len(swarm) + 1)
@@ -128,7 +122,7 @@ def one_round(
         return sum(tree_cpu_seconds(process.process.pid) for process in swarm)
 
     pending = [
-        learner.submit(learn, rule.encoding, number, peer, parameters, process.home / "swarm.sock")
+        learner.submit(learn, rule, number, peer, parameters, process.home / "swarm.sock")
         for peer, (learner, process) in enumerate(zip(learners, swarm, strict=True))
     ]
     wait_for(begin, pending)
@@ -136,7 +130,7 @@ def one_round(
     wait_for(begin, pending)
     found = [each.result() for each in pending]
     taken = processor_seconds() - taken + sum(each.processor_seconds for each in found)
-    check([process.client.status().peer for process in swarm], found, alike=rule.encoding == DenseRule.encoding)
+    check([process.client.status().peer for process in swarm], found, alike=isinstance(rule, DenseRule))
     seconds = max(each.ended for each in found) - began
     return Round(seconds, taken / len(swarm), found[0].blob_bytes)
 
@@ -175,13 +169,12 @@ def weights_of(seed: int, parameters: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(parameters, np.float32) * np.float32(0.02)
 
 
-def learn(encoding: str, number: int, peer: int, parameters: int, socket: Path) -> Learnt:
+def learn(rule: AveragingRule, number: int, peer: int, parameters: int, socket: Path) -> Learnt:
     """Does one learner's part of a round, from its weights in memory to its next ones."""
-    rule = next(rule for rule in RULES if rule.encoding == encoding)
     outer = weights_of(OUTER_SEED + number, parameters)
     moved = outer + np.float32(LEARNT) * weights_of(peer, parameters)
     state: State = noloco.begin({"weights": torch.from_numpy(outer)}, steps=number)
-    if rule.encoding == CompressedRule.encoding:
+    if isinstance(rule, CompressedRule):
         state = compressed.begin(state.outer, number)
     weights = {"weights": torch.from_numpy(moved).bfloat16().float()}  # what a partner decodes: both have one mean
     alone = rule.offer(weights, state, afresh=False, random=Random(number))
@@ -215,7 +208,7 @@ def figures_of(name: str, rounds: Sequence[Round], peers: int, megabits: float) 
     link = 8 * median("blob_bytes") / (megabits * 1e6 * PAYLOAD_SHARE)
     cores = peers * processor_seconds / (os.cpu_count() or 1)
     return [
-        Figure(f"{name}", seconds, "s", "lower"),
+        Figure(name, seconds, "s", "lower"),
         Figure(f"{name}: blob", median("blob_bytes") / 1e6, "MB", "lower"),
         Figure(f"{name}: processor time of a peer", processor_seconds, "s", "lower"),
         Figure(f"{name}: links alone", link, "s", "lower"),
@@ -228,9 +221,8 @@ def measured(arguments: argparse.Namespace) -> list[Figure]:
     found = []
     with slow_network(arguments.peers, arguments.megabits) as places, tempfile.TemporaryDirectory() as folder:
         for rule in RULES:
-            name = rule.encoding
-            rounds = rounds_of(places, rule, arguments.parameters, arguments.rounds, Path(folder) / name)
-            found += figures_of(name, rounds, arguments.peers, arguments.megabits)
+            rounds = rounds_of(places, rule, arguments.parameters, arguments.rounds, Path(folder) / rule.encoding)
+            found += figures_of(rule.encoding, rounds, arguments.peers, arguments.megabits)
     return found
 
 

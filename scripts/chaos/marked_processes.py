@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scripts.bench.common.process_usage import process_memory
+
 MARK: Final = "CHAOS_MARK"  # in the environment of every process that the script starts, and of descendants
 NODE: Final = "CHAOS_NODE"  # likewise: which node it belongs to
 SUPERVISOR: Final = "supervisor"
@@ -108,19 +110,15 @@ def _stat(folder: Path) -> list[str]:
 
 
 def _seen(identity: Identity, node: int, kind: str, fields: list[str]) -> SeenProcess:
+    memory = process_memory(identity.pid)
     return SeenProcess(
         identity,
         node,
         kind,
         parent=int(fields[1]),
         stopped=fields[0] in "Tt",
-        resident_bytes=int(fields[21]) * _PAGE_BYTES,
-        swapped_bytes=_swapped_bytes(identity.pid),
+        resident_bytes=memory.resident,
+        swapped_bytes=memory.swapped,
         descriptors=sum(1 for _ in (PROC / str(identity.pid) / "fd").iterdir()),
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
     )
-
-
-def _swapped_bytes(pid: int) -> int:
-    lines = (PROC / str(pid) / "status").read_text().splitlines()
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmSwap:")), 0)

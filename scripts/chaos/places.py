@@ -83,13 +83,15 @@ def places(count: int, root: Path) -> Iterator[tuple[list[NodePlace], list[str]]
         except NoSlowNetworkError as error:
             missing.append(f"no network faults: {error}")
         groups: list[MemoryGroup | None] = [None] * count
+        can_swap = False
         try:
             groups = list(stack.enter_context(memory_groups(f"starling-{os.getpid()}", count)))
         except NoMemoryGroupsError as error:
             missing.append(f"no machine out of memory or that swaps: {error}")
-        can_swap = groups[0] is not None and free_swap_bytes() >= SWAP_BYTES
-        if groups[0] is not None and not can_swap:
-            missing.append(f"no machine that swaps: it has no {SWAP_BYTES >> 20} MiB of swap free (see swapon)")
+        else:
+            can_swap = free_swap_bytes() >= SWAP_BYTES
+            if not can_swap:
+                missing.append(f"no machine that swaps: it has no {SWAP_BYTES >> 20} MiB of swap free (see swapon)")
         ports = [PORT] * count if peers[0] is not None else _free_ports(count)
         found = []
         for number, (peer, port, group) in enumerate(zip(peers, ports, groups, strict=True)):

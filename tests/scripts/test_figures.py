@@ -45,15 +45,13 @@ def test_newest_line_of_the_ledger_is_the_record() -> None:
 
 
 def test_every_figure_of_the_ledger_names_a_commit_of_this_history() -> None:
-    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = ["git", "-C", str(REPOSITORY), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
+    listing = ["git", "-C", str(REPOSITORY), "rev-list", "HEAD"]
+    listed = subprocess.run(listing, capture_output=True, text=True, check=False).stdout
+    history = {commit[:7] for commit in listed.split()}
     lines = [json.loads(line) for line in (RECORDS / LEDGER).read_text(encoding="utf-8").splitlines()]
-    if git("cat-file", "-e", lines[0]["commit"]).returncode:
+    if lines[0]["commit"] not in history:
         pytest.skip("this checkout lacks the history")
-    commits = {line["commit"]: line["bench"] for line in lines}
-    lost = {c: bench for c, bench in commits.items() if git("merge-base", "--is-ancestor", c, "HEAD").returncode}
+    lost = {line["bench"]: line["commit"] for line in lines if line["commit"] not in history}
     assert lost == {}  # rewritten since: the parent of the record's own commit has that code
 
 

@@ -19,6 +19,7 @@ class ProcessMemory:
 
     resident: int
     peak: int  # of ``resident``, since the start or ``forget_peak``
+    swapped: int
 
 
 def process_memory(pid: int | str = "self") -> ProcessMemory:
@@ -27,7 +28,7 @@ def process_memory(pid: int | str = "self") -> ProcessMemory:
     found = {fields[0]: int(fields[1]) << 10 for fields in lines if fields and fields[0].startswith("Vm")}
     if "VmRSS:" not in found:
         raise ProcessLookupError(f"process {pid} has ended")
-    return ProcessMemory(found["VmRSS:"], found["VmHWM:"])
+    return ProcessMemory(found["VmRSS:"], found["VmHWM:"], found.get("VmSwap:", 0))
 
 
 def forget_peak(pid: int | str = "self") -> None:

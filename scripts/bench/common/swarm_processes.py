@@ -16,8 +16,11 @@ import numpy as np
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, FinishReason, Group
 from scripts.bench.common.forked_process import ForkedProcess
+from scripts.bench.common.slow_network import SlowPeer
 from swarm.client import SwarmClient
 
+LOOPBACK = "127.0.0.1"
+STORE_BYTES = 64 << 20
 WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "for", "so", "we", "get", "times", "plus", "answer")
 
 
@@ -33,9 +36,9 @@ class SwarmProcess:
         directory: Path,
         peers: Sequence[str],
         *,
-        address: str = "127.0.0.1",
+        address: str = LOOPBACK,
         prefix: Sequence[str] = (),  # of the command, to run it in another namespace
-        store_bytes: int = 64 << 20,
+        store_bytes: int = STORE_BYTES,
         upload_bytes_per_second: float = 0.0,
         forked: bool = False,
         **settings_besides: object,
@@ -74,12 +77,19 @@ class SwarmProcess:
 
 
 @contextmanager
-def swarm_of(count: int, directory: Path) -> Iterator[list[SwarmProcess]]:
-    """Yields ``count`` processes that each know the address of the first, and ends them in any case."""
+def swarm_of(
+    count: int, directory: Path, *, places: Sequence[SlowPeer] = (), store_bytes: int = STORE_BYTES
+) -> Iterator[list[SwarmProcess]]:
+    """Yields ``count`` processes that each know the address of the first, and ends them in any case. ``places``: where
+    each is, instead of on loopback."""
     processes: list[SwarmProcess] = []
     try:
         for number in range(count):
-            processes.append(SwarmProcess(number, directory, processes[0].addresses if processes else ()))
+            known = processes[0].addresses if processes else ()
+            address, prefix = (places[number].address, places[number].command(())) if places else (LOOPBACK, ())
+            processes.append(
+                SwarmProcess(number, directory, known, address=address, prefix=prefix, store_bytes=store_bytes)
+            )
         yield processes
     finally:
         for process in processes:
