@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 PROTOCOL_MAJOR: Final = 1
-PROTOCOL_MINOR: Final = 3
+PROTOCOL_MINOR: Final = 4
 
 # Announcements
 ANNOUNCEMENT_BYTES: Final = 64 * 1024

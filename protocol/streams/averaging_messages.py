@@ -15,6 +15,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from protocol import limits, wire
+from protocol.identity import PEER_ID_BYTES
 from protocol.messages import Counter, Hash16, Hash32, Name
 
 AVERAGING_PROTOCOL: Final = "/starling/averaging/1"
@@ -42,6 +43,7 @@ class Accept(Struct, frozen=True, array_like=True, tag="accept"):
 
 class Decline(Struct, frozen=True, array_like=True, tag="decline"):
     reason: Name  # a ``DeclineReason``, or one that a later minor version adds
+    seeking: Annotated[str, Meta(max_length=PEER_ID_BYTES)] = ""  # another peer that the sender declined a moment ago
 
 
 class Have(Struct, frozen=True, array_like=True, tag="have"):

@@ -70,6 +70,7 @@ def averaging_messages() -> list[Json]:
             "propose": ("propose", Propose(EXCHANGE, OFFER)),
             "accept": ("accept", Accept(msgspec.structs.replace(OFFER, size=limits.BLOB_BYTES, step=2**63 - 1))),
             **declines,
+            "decline, and a peer that seeks": ("decline", Decline(DeclineReason.BUSY, PEER.peer_id)),
             "have": ("have", Have(EXCHANGE)),
             "abandon": ("abandon", Abandon(EXCHANGE, "its norm is ½ of ours")),
         }

@@ -52,7 +52,7 @@ from protocol.streams.averaging_messages import (
 )
 from swarm.address_groups import Groups, groups_of, most_crowded
 from swarm.averaging import pairing_rules as rules
-from swarm.averaging.pairing_rules import ExchangeEvent, ExchangePhase, Terms
+from swarm.averaging.pairing_rules import ExchangeEvent, ExchangePhase, NotPaired, Terms
 from swarm.averaging.weight_exchange import Conversation, WeightExchange
 from swarm.blobs.blob_server import ReportConduct
 from swarm.blobs.fetch import Reach
@@ -114,7 +114,7 @@ class Pairing:
         self._random = random
         self._on_ended, self._on_trial_failed = on_ended, on_trial_failed
         self._state = rules.PairingState(host.peer_id)
-        self._seekers: Recent[PeerId, float] = Recent(SEEKERS_REMEMBERED)  # whose proposals we declined, and when
+        self._seekers: Recent[PeerId, rules.Seeker] = Recent(SEEKERS_REMEMBERED)  # whose proposals we declined
         self._accepts: Callable[[PeerId], bool] = lambda peer: False
         self._is_known: Callable[[PeerId], bool] = lambda peer: True
         self._on_trial: Callable[[PeerId], bool] = lambda peer: False
@@ -178,20 +178,22 @@ class Pairing:
         self, candidates: Callable[[], Sequence[PeerId]], until_seconds: float, tally: Counter[str]
     ) -> WeightExchange | None:
         search = rules.Search({})
+        offer = self._state.offer
+        assert offer is not None
         while self._engaged is not None or anyio.current_time() < until_seconds:
             if self._engaged is None:
                 now_seconds = anyio.current_time()
                 open_to = [p for p in candidates() if p != self._host.peer_id and p not in self._state.failed]
-                seekers = rules.still_seeking(self._seekers, now_seconds, self._terms)
+                seekers = rules.still_seeking(self._seekers, offer.family, now_seconds, self._terms)
                 move = rules.next_proposal(now_seconds, open_to, search, self._terms, self._random, seekers=seekers)
                 for peer in [p for p in self._seekers if p not in seekers or p == move.peer]:
                     del self._seekers[peer]
                 if move.peer is None:
                     await self._wait_for_proposal(min(move.until_seconds, until_seconds) - now_seconds)
-                elif (why := await self._propose(move.peer)) is not None:
-                    tally[why] += 1
+                elif (ended := await self._propose(move.peer)) is not None:
+                    tally[ended.why] += 1
                     times = now_seconds, anyio.current_time()
-                    search = rules.after_proposal(search, move.peer, why, *times, self._terms, self._random)
+                    search = rules.after_proposal(search, move.peer, ended, *times, self._terms, self._random)
             exchange = self._engaged
             if exchange is not None:
                 await self._run(exchange)
@@ -208,8 +210,8 @@ class Pairing:
 
     # Proposing
 
-    async def _propose(self, peer: PeerId) -> str | None:
-        """Returns None once ``_engaged`` with this peer; otherwise why not, a ``DeclineReason`` or in words."""
+    async def _propose(self, peer: PeerId) -> NotPaired | None:
+        """Returns None once ``_engaged`` with this peer."""
         offer = self._state.offer
         assert offer is not None
         self._state = replace(self._state, proposing_to=peer)
@@ -218,15 +220,15 @@ class Pairing:
                 return await self._ask_to_pair(peer, Propose(self._random.randbytes(16), offer))
         except ProtocolError as error:
             self._blame(peer, error)
-            return error.reason
+            return NotPaired(error.reason)
         except TransportError as error:
             log.debug("proposal to %s: %s", peer, error)
-            return error.reason
+            return NotPaired(error.reason)
         finally:
             self._state = replace(self._state, proposing_to=None)
-        return DeclineReason.CROSSED  # we accepted its own proposal meanwhile
+        return NotPaired(DeclineReason.CROSSED)  # we accepted its own proposal meanwhile
 
-    async def _ask_to_pair(self, peer: PeerId, proposal: Propose) -> str | None:
+    async def _ask_to_pair(self, peer: PeerId, proposal: Propose) -> NotPaired | None:
         seconds = self._terms.answer_seconds
         await self._reach(peer, seconds)
         conversation = Conversation(await self._host.open_stream(peer, AVERAGING_PROTOCOL, deadline_seconds=seconds))
@@ -236,19 +238,20 @@ class Pairing:
             self._state = replace(self._state, proposing_to=None)  # there was no await since the reply was read
             if isinstance(reply, Decline):
                 why = reply.reason if reply.reason in REASONS else "declined for a reason unknown to this version"
+                ended = NotPaired(why, reply.seeking or None)
             else:
                 unfit = rules.offer_mismatch(proposal.offer, reply.offer, self._terms)
                 if unfit is None and self._engaged is None:
                     self._engage(WeightExchange(peer, proposal.exchange, reply.offer, conversation, proposed=True))
                     return None
-                why = unfit or DeclineReason.BUSY
+                ended = NotPaired(unfit or DeclineReason.BUSY)
                 self._report_unlike(peer, unfit)
-                await conversation.send(Abandon(proposal.exchange, why), seconds)
+                await conversation.send(Abandon(proposal.exchange, ended.why), seconds)
             await conversation.stream.finish(linger_seconds=STREAM_END_SECONDS)
         except BaseException:
             await drop(conversation.stream)
             raise
-        return why
+        return ended
 
     def _report_unlike(self, peer: PeerId, unfit: DeclineReason | None) -> None:
         if unfit in rules.UNLIKE:
@@ -289,9 +292,9 @@ class Pairing:
         declined = rules.reason_to_decline(state, peer, proposal.offer, self._terms, is_candidate=is_candidate)
         if declined is not None:
             self._report_unlike(peer, declined)
-            if declined in (DeclineReason.NOT_NOW, DeclineReason.BUSY) and not self._state.engaged:
-                self._seekers[peer] = anyio.current_time()
-            await conversation.send(Decline(declined), self._terms.answer_seconds)
+            await conversation.send(
+                Decline(declined, self._whom_to_name(peer, proposal, declined)), self._terms.answer_seconds
+            )
             return
         exchange = WeightExchange(peer, proposal.exchange, proposal.offer, conversation, proposed=False)
         if on_trial and not await self._try(exchange):
@@ -301,6 +304,15 @@ class Pairing:
         self._engage(exchange)
         self._accepted.set()
         await exchange.finished.wait()
+
+    def _whom_to_name(self, peer: PeerId, proposal: Propose, declined: DeclineReason) -> PeerId:
+        """Notes a proposer that may be accepted later, and returns another one that it may ask, or an empty text."""
+        if declined not in (DeclineReason.NOT_NOW, DeclineReason.BUSY):
+            return ""
+        family, now_seconds = proposal.offer.family, anyio.current_time()
+        seeking = rules.still_seeking(self._seekers, family, now_seconds, self._terms)
+        self._seekers[peer] = rules.Seeker(family, now_seconds)
+        return rules.whom_to_name(peer, seeking, self._is_known) or ""
 
     async def _try(self, exchange: WeightExchange) -> bool:
         """Lets a stranger fetch our weights and say so, beside whatever else runs. Returns whether it did and the

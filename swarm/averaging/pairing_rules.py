@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter as Tally
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
@@ -121,7 +121,24 @@ class Search:
 
     proposals: Mapping[PeerId, int]  # to each peer
     excluded: frozenset[PeerId] = frozenset()  # peers that would decline the same offer again
+    named: PeerId | None = None  # by the peer that was asked last: it looks for a partner too
     idle_until_seconds: float = -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class NotPaired:
+    """How a proposal of ours ended that led to no exchange."""
+
+    why: str  # a ``DeclineReason``, or text
+    named: PeerId | None = None  # by the peer that declined: another one that looks for a partner
+
+
+@dataclass(frozen=True, slots=True)
+class Seeker:
+    """The latest proposal of a peer that we declined, though it may be accepted later."""
+
+    family: bytes
+    at_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +162,8 @@ def next_proposal(
     """The peer to propose to once the pause after the last proposal is over.
 
     It is the last of ``seekers``: peers whose proposal to us we declined, and which therefore look for a partner.
-    Without any, it is a random one of the candidates that received the fewest proposals.
+    Without any, it is the one that the peer which declined last has named, once; otherwise a random one of the
+    candidates that received the fewest proposals.
     """
     if now_seconds < search.idle_until_seconds:
         return Move(None, search.idle_until_seconds, "pausing after a proposal that led to no exchange")
@@ -155,19 +173,28 @@ def next_proposal(
     seeking = [peer for peer in seekers if peer in open_to_us]
     if seeking:
         return Move(seeking[-1], now_seconds, "it proposed to us when we could not accept")
+    if search.named in open_to_us:
+        return Move(search.named, now_seconds, "it proposed to the peer that we asked last")
     asked = {peer: search.proposals.get(peer, 0) for peer in open_to_us}
     fewest = min(asked.values())
     peer = random.choice([peer for peer in open_to_us if asked[peer] == fewest])
     return Move(peer, now_seconds, f"one of {len(open_to_us)} peers of the family")
 
 
-def still_seeking(proposed_at: Mapping[PeerId, float], now_seconds: float, terms: Terms) -> list[PeerId]:
-    """The peers whose proposals we declined within the last longest pause, the latest last.
+def still_seeking(seekers: Mapping[PeerId, Seeker], family: bytes, now_seconds: float, terms: Terms) -> list[PeerId]:
+    """The peers of a family whose proposals we declined within the last longest pause, the latest last.
 
     A peer that still looks for a partner proposes again within that time.
     """
-    recent_seconds = _longest_pause_seconds(terms)
-    return [peer for peer, at_seconds in proposed_at.items() if now_seconds - at_seconds <= recent_seconds]
+    since_seconds = now_seconds - _longest_pause_seconds(terms)
+    return [peer for peer, each in seekers.items() if each.family == family and each.at_seconds >= since_seconds]
+
+
+def whom_to_name(proposer: PeerId, seeking: Sequence[PeerId], is_known: Callable[[PeerId], bool]) -> PeerId | None:
+    """Returns whom to name to a proposer that is declined: the latest of ``seeking``, of those that ``is_known`` is
+    true of if there are any. Two whom the same peer declined so find each other, without asking everybody."""
+    others = [peer for peer in reversed(seeking) if peer != proposer]
+    return next((peer for peer in others if is_known(peer)), others[0] if others else None)
 
 
 def _longest_pause_seconds(terms: Terms) -> float:
@@ -175,9 +202,15 @@ def _longest_pause_seconds(terms: Terms) -> float:
 
 
 def after_proposal(
-    search: Search, peer: PeerId, why: str, began_seconds: float, now_seconds: float, terms: Terms, random: Random
+    search: Search,
+    peer: PeerId,
+    ended: NotPaired,
+    began_seconds: float,
+    now_seconds: float,
+    terms: Terms,
+    random: Random,
 ) -> Search:
-    """The search after a proposal to ``peer`` led to no exchange because of ``why``: a ``DeclineReason``, or text.
+    """The search after a proposal to ``peer`` led to no exchange.
 
     The pause is random, so that in a ring of proposals, where every peer declines, one of them is idle before the
     others. It begins with the time that the proposal took, which is about what others need to reach us, and doubles
@@ -185,12 +218,12 @@ def after_proposal(
     """
     proposals = Tally(search.proposals)
     proposals[peer] += 1
-    lasting = why in frozenset(DeclineReason) - TEMPORARY
+    lasting = ended.why in frozenset(DeclineReason) - TEMPORARY
     first_seconds = min(max(now_seconds - began_seconds, MIN_PAUSE_SECONDS), terms.pause_seconds)
     grown_seconds = min(first_seconds * 2.0 ** min(proposals[peer] - 1, 32), _longest_pause_seconds(terms))
     pause_seconds = grown_seconds * random.uniform(0.5, 1.5)
     excluded = search.excluded | {peer} if lasting else search.excluded
-    return Search(proposals, excluded, now_seconds + pause_seconds)
+    return Search(proposals, excluded, ended.named, now_seconds + pause_seconds)
 
 
 def says_have_last(*, proposed: bool, is_known: bool) -> bool:

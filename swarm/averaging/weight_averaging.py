@@ -221,7 +221,7 @@ class WeightAveraging:
         self._store.pin(theirs.blob)
         try:
             wanted = api.Wanted(theirs.blob, theirs.size, (partner,))
-            (fetched,) = await self._fetcher.fetch([wanted], deadline_seconds=EXCHANGE_SECONDS)
+            (fetched,) = await self._fetcher.fetch([wanted], deadline_seconds=EXCHANGE_SECONDS, asks_others=False)
             if fetched.reason is not None:
                 return self._refuse(partner, ExchangeOutcome.NOT_FETCHED, fetched.reason)
             paths = self._store.path(theirs.blob), self._store.path(search.offer.blob)

@@ -44,9 +44,12 @@ class Fetcher:
         self._on_the_way: dict[bytes, anyio.Event] = {}
         self._jobs: dict[bytes, FetchJob] = {}  # of the same blobs
 
-    async def fetch(self, wanted: Sequence[Wanted], *, deadline_seconds: float) -> list[Fetched]:
+    async def fetch(
+        self, wanted: Sequence[Wanted], *, deadline_seconds: float, asks_others: bool = True
+    ) -> list[Fetched]:
         """One outcome for each, in order, within the deadline. The next fetch resumes a blob that arrived in part.
 
+        ``asks_others``: than the peers listed for a blob, once none of these is left.
         A blob that another fetch seeks is waited for, and sought again from our own peers if that fetch fails.
         """
         jobs: dict[bytes, FetchJob] = {}
@@ -54,7 +57,8 @@ class Fetcher:
             left = {w.blob: w for w in wanted if not self._store.touch(w.blob)}
             while left:
                 others = [self._on_the_way[blob] for blob in left if blob in self._on_the_way]
-                await self._fetch_now([w for w in left.values() if w.blob not in self._on_the_way], jobs)
+                now = [w for w in left.values() if w.blob not in self._on_the_way]
+                await self._fetch_now(now, jobs, asks_others=asks_others)
                 for arrived in others:
                     await arrived.wait()
                 left = {blob: w for blob, w in left.items() if blob not in jobs and not self._store.touch(blob)}
@@ -69,7 +73,7 @@ class Fetcher:
             outcomes.append(outcome)
         return outcomes
 
-    async def _fetch_now(self, wanted: Sequence[Wanted], jobs: dict[bytes, FetchJob]) -> None:
+    async def _fetch_now(self, wanted: Sequence[Wanted], jobs: dict[bytes, FetchJob], *, asks_others: bool) -> None:
         """Fetches them, and adds their jobs to ``jobs``."""
         began = {w.blob: FetchJob(w, self._store) for w in wanted}
         jobs.update(began)
@@ -77,7 +81,13 @@ class Fetcher:
         self._on_the_way.update({blob: anyio.Event() for blob in began})
         try:
             await FetchRound(
-                self.host, list(began.values()), self.reach, self.report, self.stall_seconds, self._most_peers
+                self.host,
+                list(began.values()),
+                self.reach,
+                self.report,
+                self.stall_seconds,
+                self._most_peers,
+                asks_others=asks_others,
             ).run()
         finally:
             for blob, job in began.items():

@@ -8,7 +8,7 @@ slow peer delays the end of a fetch, and hardly anything arrives twice.
 
 A peer that is silent, sends wrong bytes or goes away is dropped for this fetch: its ranges return to the queue, and its
 fault is reported. A peer that lacks one blob still serves others. When no listed peer is left, connected peers that
-were not listed are asked. Only verified bytes are written, and they are kept.
+were not listed are asked, if any may be. Only verified bytes are written, and they are kept.
 """
 
 from __future__ import annotations
@@ -69,12 +69,15 @@ class FetchRound:
         report: ReportConduct,
         stall_seconds: float,
         most_peers: int = PEERS_AT_MOST,
+        *,
+        asks_others: bool = True,
     ) -> None:
         self._host = host
         self._jobs = {job.blob: job for job in jobs}
         self._reach, self._report, self._stall_seconds = reach, report, stall_seconds
         self._changed = anyio.Event()
         self._changes = 0
+        self._asks_others = asks_others
         self._places = FetchPlaces(most_peers)
         self._asked: dict[ChunkRange, _Asked] = {}
         self._sought_since: dict[ChunkRange, float] = {}  # kept when a range returns to the queue
@@ -83,6 +86,8 @@ class FetchRound:
 
     async def run(self) -> None:
         await self._ask(list(dict.fromkeys(peer for job in self._jobs.values() for peer in job.sources)))
+        if not self._asks_others:
+            return
         connected = list(self._host.peers())
         for job in self._jobs.values():
             job.sources.update(dict.fromkeys(connected))

@@ -37,7 +37,7 @@ const header = struct(u16, u16, hash16, counter, counter, hash32)
 const envelope = struct(bin(0, ANNOUNCEMENT_BYTES), bin(64))
 
 export function seal (key, swarmId, sequence, timeMs, content) {
-  const payload = encoded([1, 3, swarmId, sequence, timeMs, key.public, content])
+  const payload = encoded([1, 4, swarmId, sequence, timeMs, key.public, content])
   return encoded([payload, key.sign(DOMAIN, payload)])
 }
 

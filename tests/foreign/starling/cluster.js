@@ -112,7 +112,7 @@ export function checkMembership (v, holds, agrees) {
   const [owner, invitationKey, peer] = [v.owner_seed, v.invitation_seed, v.peer_seed].map((seed) => new Key(unhex(seed)))
   const cluster = openManifest(unhex(v.manifest_document))
   holds(agrees(cluster.body, v.manifest) && hex(cluster.swarmId) === v.swarm_id, 'manifest')
-  const made = encoded([1, 3, cluster.body])
+  const made = encoded([1, 4, cluster.body])
   holds(hex(encoded([made, owner.sign('starling/cluster-manifest/1', made)])) === v.manifest_document, 'manifest made again')
   const { body, fields: [document, secret, ownerKey, psk, addresses] } = readInvite(v.invite)
   holds(hex(document) === v.invitation_document && hex(psk) === v.psk && equal(ownerKey, owner.public), 'invite')

@@ -14,7 +14,7 @@ const nothing = new Uint8Array()
 export const question = struct(hash16, own, array(address, 0, 8))
 export const answer = struct(hash16, own, array(address, 0, 64))
 const averaging = union({
-  propose: struct(hash16, offer), accept: struct(offer), decline: struct(name), have: struct(hash16),
+  propose: struct(hash16, offer), accept: struct(offer), decline: struct(name, withDefault(str(64), '')), have: struct(hash16),
   abandon: struct(hash16, str(200))
 })
 const reasons = ['damaged', 'version', 'wrong_swarm', 'wrong_key', 'clock', 'not_yet_valid', 'expired', 'revoked',

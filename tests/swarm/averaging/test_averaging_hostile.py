@@ -197,3 +197,19 @@ def test_before_distances_are_known_first_weights_count_as_far_as_we_have_learnt
             assert len(one.reply.past.norms.norms) == 1
 
     world.play(story)
+
+
+def test_nobody_else_is_asked_for_weights_that_their_owner_does_not_serve(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(6) as (one, silent, *others):
+            stored = silent.service.store.put(silent.blob)
+            silent.averages(deadline_seconds=5.0)
+            await anyio.sleep(1.0)
+            silent.service.store.path(stored).unlink()
+            one.averages(deadline_seconds=5.0)
+            await world.over(one, silent)
+            assert not one.averaged
+            assert "not_fetched" in one.reply.because and silent.peer in one.reply.because
+            assert not any(other.peer in one.reply.because for other in others)
+
+    world.play(story)

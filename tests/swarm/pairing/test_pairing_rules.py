@@ -16,8 +16,10 @@ from swarm.averaging.pairing_rules import (
     ExchangeEvent,
     ExchangePhase,
     ExchangeProgress,
+    NotPaired,
     PairingState,
     Search,
+    Seeker,
     Terms,
     after_event,
     after_proposal,
@@ -25,6 +27,7 @@ from swarm.averaging.pairing_rules import (
     reason_to_decline,
     says_have_last,
     still_seeking,
+    whom_to_name,
 )
 
 TERMS = Terms(max_bytes=1000, max_steps_apart=2)
@@ -86,7 +89,7 @@ def test_all_are_asked_before_anybody_is_asked_again_and_the_unfit_never() -> No
         assert move.peer is not None
         asked.append(move.peer)
         why = DeclineReason.OTHER_LAYOUT if move.peer == "c" else DeclineReason.BUSY
-        search = after_proposal(search, move.peer, why, now_seconds, now_seconds, TERMS, random)
+        search = after_proposal(search, move.peer, NotPaired(why), now_seconds, now_seconds, TERMS, random)
         waiting = next_proposal(now_seconds, ["a", "b", "c", "d"], search, TERMS, random)
         assert waiting.peer is None
         assert waiting.until_seconds == search.idle_until_seconds > now_seconds
@@ -98,10 +101,11 @@ def test_all_are_asked_before_anybody_is_asked_again_and_the_unfit_never() -> No
 
 def test_who_proposed_in_vain_is_taken_to_be_seeking_until_it_would_have_asked_again() -> None:
     longest_seconds = TERMS.pause_seconds * 2.0**MAX_DOUBLINGS
-    proposed_at = {"a": 10.0, "b": 12.0}
-    assert still_seeking(proposed_at, 12.0, TERMS) == ["a", "b"]
-    assert still_seeking(proposed_at, 11.0 + longest_seconds, TERMS) == ["b"]
-    assert still_seeking(proposed_at, 13.0 + longest_seconds, TERMS) == []
+    family = OFFER.family
+    seekers = {"a": Seeker(family, 10.0), "other": Seeker(b"o" * 16, 11.0), "b": Seeker(family, 12.0)}
+    assert still_seeking(seekers, family, 12.0, TERMS) == ["a", "b"]
+    assert still_seeking(seekers, family, 11.0 + longest_seconds, TERMS) == ["b"]
+    assert still_seeking(seekers, family, 13.0 + longest_seconds, TERMS) == []
 
 
 def test_who_is_known_to_look_for_a_partner_is_asked_first_however_often_it_was_asked_before() -> None:
@@ -112,12 +116,28 @@ def test_who_is_known_to_look_for_a_partner_is_asked_first_however_often_it_was_
     assert next_proposal(1.0, ["a", "c"], search, TERMS, Random(1), seekers=seekers).peer in ("a", "c")
 
 
+def test_who_was_named_by_the_peer_asked_last_is_asked_next_and_no_second_time_for_it() -> None:
+    search = after_proposal(Search({"c": 7}), "a", NotPaired(DeclineReason.BUSY, "c"), 0.0, 0.1, TERMS, Random(1))
+    now_seconds = search.idle_until_seconds
+    assert next_proposal(now_seconds, ["b", "c"], search, TERMS, Random(1)).peer == "c"
+    assert next_proposal(now_seconds, ["b", "c"], search, TERMS, Random(1), seekers=["b"]).peer == "b"
+    assert next_proposal(now_seconds, ["b"], search, TERMS, Random(1)).peer == "b"  # not one of ours
+    after = after_proposal(search, "c", NotPaired(DeclineReason.BUSY), now_seconds, now_seconds, TERMS, Random(1))
+    assert next_proposal(after.idle_until_seconds, ["b", "c"], after, TERMS, Random(1)).peer == "b"
+
+
+def test_the_latest_other_seeker_is_named_and_rather_one_that_is_known() -> None:
+    assert whom_to_name("c", ["a", "b", "c"], lambda peer: False) == "b"
+    assert whom_to_name("c", ["a", "b", "c"], lambda peer: peer == "a") == "a"
+    assert whom_to_name("c", ["c"], lambda peer: True) is None
+
+
 @pytest.mark.parametrize(("took_seconds", "first_seconds"), [(0.0, MIN_PAUSE_SECONDS), (0.1, 0.1), (15.0, 0.5)])
 def test_pauses_begin_with_what_a_proposal_takes_and_grow_to_a_bound(took_seconds: float, first_seconds: float) -> None:
     search, random = Search({}), Random(2)
     pauses = []
     for _ in range(20):
-        search = after_proposal(search, "a", "unreachable", 0.0, took_seconds, TERMS, random)
+        search = after_proposal(search, "a", NotPaired("unreachable"), 0.0, took_seconds, TERMS, random)
         pauses.append(search.idle_until_seconds - took_seconds)
     assert 0.5 * first_seconds <= pauses[0] <= 1.5 * first_seconds
     assert 1.0 * first_seconds <= pauses[1] <= 3.0 * first_seconds
