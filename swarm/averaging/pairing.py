@@ -185,13 +185,17 @@ class Pairing:
                 now_seconds = anyio.current_time()
                 open_to = [p for p in candidates() if p != self._host.peer_id and p not in self._state.failed]
                 seekers = rules.still_seeking(self._seekers, offer.family, now_seconds, self._terms)
-                move = rules.next_proposal(now_seconds, open_to, search, self._terms, self._random, seekers=seekers)
+                move = rules.next_proposal(
+                    now_seconds, open_to, search, self._terms, self._random, seekers=seekers, accepts=self._runs_at_once
+                )
                 for peer in [p for p in self._seekers if p not in seekers or p == move.peer]:
                     del self._seekers[peer]
                 if move.peer is None:
                     await self._wait_for_proposal(min(move.until_seconds, until_seconds) - now_seconds)
                 elif (ended := await self._propose(move.peer)) is not None:
                     tally[ended.why] += 1
+                    if move.peer not in open_to:  # it was named itself: whom it names is asked only if we would anyway
+                        ended = NotPaired(ended.why, ended.named if ended.named in open_to else None)
                     times = now_seconds, anyio.current_time()
                     search = rules.after_proposal(search, move.peer, ended, *times, self._terms, self._random)
             exchange = self._engaged
@@ -207,6 +211,12 @@ class Pairing:
         self._accepted = anyio.Event()
         with anyio.move_on_after(seconds):
             await self._accepted.wait()
+
+    def _runs_at_once(self, peer: PeerId) -> bool:
+        """Whether an exchange that this peer proposed would run at once."""
+        if peer == self._host.peer_id or peer in self._state.failed:
+            return False
+        return self._accepts(peer) and not self._on_trial(peer)
 
     # Proposing
 

@@ -121,7 +121,7 @@ class Search:
 
     proposals: Mapping[PeerId, int]  # to each peer
     excluded: frozenset[PeerId] = frozenset()  # peers that would decline the same offer again
-    named: PeerId | None = None  # by the peer that was asked last: it looks for a partner too
+    named: PeerId | None = None  # by the peer that was asked last: another one that looks for a partner
     idle_until_seconds: float = -math.inf
 
 
@@ -158,12 +158,14 @@ def next_proposal(
     random: Random,
     *,
     seekers: Sequence[PeerId] = (),
+    accepts: Callable[[PeerId], bool] = lambda peer: False,
 ) -> Move:
     """The peer to propose to once the pause after the last proposal is over.
 
     It is the last of ``seekers``: peers whose proposal to us we declined, and which therefore look for a partner.
-    Without any, it is the one that the peer which declined last has named, once; otherwise a random one of the
-    candidates that received the fewest proposals.
+    Without any, it is the one that the peer which declined last has named, if it is a candidate or ``accepts`` is true
+    of it: its own proposal would run at once. Otherwise it is a random one of the candidates that received the fewest
+    proposals.
     """
     if now_seconds < search.idle_until_seconds:
         return Move(None, search.idle_until_seconds, "pausing after a proposal that led to no exchange")
@@ -173,8 +175,9 @@ def next_proposal(
     seeking = [peer for peer in seekers if peer in open_to_us]
     if seeking:
         return Move(seeking[-1], now_seconds, "it proposed to us when we could not accept")
-    if search.named in open_to_us:
-        return Move(search.named, now_seconds, "it proposed to the peer that we asked last")
+    named = search.named
+    if named is not None and named not in search.excluded and (named in candidates or accepts(named)):
+        return Move(named, now_seconds, "it proposed to the peer that we asked last")
     asked = {peer: search.proposals.get(peer, 0) for peer in open_to_us}
     fewest = min(asked.values())
     peer = random.choice([peer for peer in open_to_us if asked[peer] == fewest])

@@ -192,3 +192,20 @@ def test_a_learner_that_goes_away_leaves_its_partner_to_find_another_and_may_com
             assert leaving.reply.partner is None
 
     world.play(story)
+
+
+def test_two_strangers_neither_of_which_would_ask_the_other_meet_at_a_third(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(8) as nodes:
+            *_, one, other = nodes
+            for node, stranger in ((one, other), (other, one)):
+                averaging = node.service._averaging
+                averaging._is_dialled = lambda peer, stranger=stranger: peer != stranger.peer
+                averaging._connected_seconds = lambda peer: 0.0  # none is drawn by lot
+            one.averages(deadline_seconds=20.0)
+            other.averages(deadline_seconds=20.0)
+            await world.over(one, other)
+            assert one.averaged and other.averaged
+            assert one.reply.partner == other.peer
+
+    world.play(story)

@@ -122,6 +122,7 @@ def test_who_was_named_by_the_peer_asked_last_is_asked_next_and_no_second_time_f
     assert next_proposal(now_seconds, ["b", "c"], search, TERMS, Random(1)).peer == "c"
     assert next_proposal(now_seconds, ["b", "c"], search, TERMS, Random(1), seekers=["b"]).peer == "b"
     assert next_proposal(now_seconds, ["b"], search, TERMS, Random(1)).peer == "b"  # not one of ours
+    assert next_proposal(now_seconds, ["b"], search, TERMS, Random(1), accepts=lambda peer: peer == "c").peer == "c"
     after = after_proposal(search, "c", NotPaired(DeclineReason.BUSY), now_seconds, now_seconds, TERMS, Random(1))
     assert next_proposal(after.idle_until_seconds, ["b", "c"], after, TERMS, Random(1)).peer == "b"
 
