@@ -73,6 +73,7 @@ PUSHED_OUT = "other strangers are on trial"
 SEEKERS_REMEMBERED = 64
 STOPPED = "stopped"  # why an exchange ended that was cancelled here
 REASONS = frozenset(DeclineReason)
+FOR_NOW = frozenset({DeclineReason.NOT_NOW, DeclineReason.BUSY})
 
 FetchWeights = Callable[[PeerId, Offer], Awaitable[str | None]]
 """(partner, its offer) -> None once the blob is here, verified and fit to average with; else why not, in words."""
@@ -302,9 +303,8 @@ class Pairing:
         declined = rules.reason_to_decline(state, peer, proposal.offer, self._terms, is_candidate=is_candidate)
         if declined is not None:
             self._report_unlike(peer, declined)
-            await conversation.send(
-                Decline(declined, self._whom_to_name(peer, proposal, declined)), self._terms.answer_seconds
-            )
+            named = self._note_seeker(peer, proposal.offer.family) if declined in FOR_NOW else None
+            await conversation.send(Decline(declined, named or ""), self._terms.answer_seconds)
             return
         exchange = WeightExchange(peer, proposal.exchange, proposal.offer, conversation, proposed=False)
         if on_trial and not await self._try(exchange):
@@ -315,14 +315,12 @@ class Pairing:
         self._accepted.set()
         await exchange.finished.wait()
 
-    def _whom_to_name(self, peer: PeerId, proposal: Propose, declined: DeclineReason) -> PeerId:
-        """Notes a proposer that may be accepted later, and returns another one that it may ask, or an empty text."""
-        if declined not in (DeclineReason.NOT_NOW, DeclineReason.BUSY):
-            return ""
-        family, now_seconds = proposal.offer.family, anyio.current_time()
+    def _note_seeker(self, peer: PeerId, family: bytes) -> PeerId | None:
+        """Notes that a peer seeks, and returns another one that does."""
+        now_seconds = anyio.current_time()
         seeking = rules.still_seeking(self._seekers, family, now_seconds, self._terms)
         self._seekers[peer] = rules.Seeker(family, now_seconds)
-        return rules.whom_to_name(peer, seeking, self._is_known) or ""
+        return rules.whom_to_name(peer, seeking, self._is_known)
 
     async def _try(self, exchange: WeightExchange) -> bool:
         """Lets a stranger fetch our weights and say so, beside whatever else runs. Returns whether it did and the
