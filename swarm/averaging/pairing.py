@@ -73,7 +73,6 @@ PUSHED_OUT = "other strangers are on trial"
 SEEKERS_REMEMBERED = 64
 STOPPED = "stopped"  # why an exchange ended that was cancelled here
 REASONS = frozenset(DeclineReason)
-FOR_NOW = frozenset({DeclineReason.NOT_NOW, DeclineReason.BUSY})
 
 FetchWeights = Callable[[PeerId, Offer], Awaitable[str | None]]
 """(partner, its offer) -> None once the blob is here, verified and fit to average with; else why not, in words."""
@@ -195,10 +194,8 @@ class Pairing:
                     await self._wait_for_proposal(min(move.until_seconds, until_seconds) - now_seconds)
                 elif (ended := await self._propose(move.peer)) is not None:
                     tally[ended.why] += 1
-                    if move.peer not in open_to:  # it was named itself: whom it names is asked only if we would anyway
-                        ended = NotPaired(ended.why, ended.named if ended.named in open_to else None)
                     times = now_seconds, anyio.current_time()
-                    search = rules.after_proposal(search, move.peer, ended, *times, self._terms, self._random)
+                    search = rules.after_proposal(search, move.peer, ended, *times, open_to, self._terms, self._random)
             exchange = self._engaged
             if exchange is not None:
                 await self._run(exchange)
@@ -303,7 +300,7 @@ class Pairing:
         declined = rules.reason_to_decline(state, peer, proposal.offer, self._terms, is_candidate=is_candidate)
         if declined is not None:
             self._report_unlike(peer, declined)
-            named = self._note_seeker(peer, proposal.offer.family) if declined in FOR_NOW else None
+            named = self._note_seeker(peer, proposal.offer.family) if declined in rules.FOR_NOW else None
             await conversation.send(Decline(declined, named or ""), self._terms.answer_seconds)
             return
         exchange = WeightExchange(peer, proposal.exchange, proposal.offer, conversation, proposed=False)

@@ -38,8 +38,8 @@ MAX_SECONDS_AFTER_DEADLINE = EXCHANGE_SECONDS + RESOLVE_SECONDS + 6 * ANSWER_SEC
 
 # A peer reads from heartbeats that these will be declined, so that such a proposal counts against it.
 UNLIKE = frozenset({DeclineReason.OTHER_FAMILY, DeclineReason.OTHER_LAYOUT})
-# The same offer may be accepted later.
-TEMPORARY = frozenset({DeclineReason.NOT_NOW, DeclineReason.BUSY, DeclineReason.CROSSED})
+FOR_NOW = frozenset({DeclineReason.NOT_NOW, DeclineReason.BUSY})  # who hears these goes on looking for a partner
+TEMPORARY = FOR_NOW | {DeclineReason.CROSSED}  # the same offer may be accepted later
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +210,13 @@ def after_proposal(
     ended: NotPaired,
     began_seconds: float,
     now_seconds: float,
+    candidates: Sequence[PeerId],
     terms: Terms,
     random: Random,
 ) -> Search:
-    """The search after a proposal to ``peer`` led to no exchange.
+    """The search after a proposal to ``peer`` led to no exchange. ``candidates``: as when ``peer`` was chosen.
 
+    A peer that is no candidate was named itself: it can name candidates alone, so that no chain of names leads us on.
     The pause is random, so that in a ring of proposals, where every peer declines, one of them is idle before the
     others. It begins with the time that the proposal took, which is about what others need to reach us, and doubles
     with each proposal to the same peer. A peer that did not answer may be asked again, after all the others.
@@ -226,7 +228,8 @@ def after_proposal(
     grown_seconds = min(first_seconds * 2.0 ** min(proposals[peer] - 1, 32), _longest_pause_seconds(terms))
     pause_seconds = grown_seconds * random.uniform(0.5, 1.5)
     excluded = search.excluded | {peer} if lasting else search.excluded
-    return Search(proposals, excluded, ended.named, now_seconds + pause_seconds)
+    named = ended.named if peer in candidates or ended.named in candidates else None
+    return Search(proposals, excluded, named, now_seconds + pause_seconds)
 
 
 def says_have_last(*, proposed: bool, is_known: bool) -> bool:

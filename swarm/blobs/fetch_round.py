@@ -8,7 +8,7 @@ slow peer delays the end of a fetch, and hardly anything arrives twice.
 
 A peer that is silent, sends wrong bytes or goes away is dropped for this fetch: its ranges return to the queue, and its
 fault is reported. A peer that lacks one blob still serves others. When no listed peer is left, connected peers that
-were not listed are asked, if any may be. Only verified bytes are written, and they are kept.
+were not listed are asked, unless ``asks_others`` is false. Only verified bytes are written, and they are kept.
 """
 
 from __future__ import annotations

@@ -89,7 +89,9 @@ def test_all_are_asked_before_anybody_is_asked_again_and_the_unfit_never() -> No
         assert move.peer is not None
         asked.append(move.peer)
         why = DeclineReason.OTHER_LAYOUT if move.peer == "c" else DeclineReason.BUSY
-        search = after_proposal(search, move.peer, NotPaired(why), now_seconds, now_seconds, TERMS, random)
+        search = after_proposal(
+            search, move.peer, NotPaired(why), now_seconds, now_seconds, ["a", "b", "c", "d"], TERMS, random
+        )
         waiting = next_proposal(now_seconds, ["a", "b", "c", "d"], search, TERMS, random)
         assert waiting.peer is None
         assert waiting.until_seconds == search.idle_until_seconds > now_seconds
@@ -117,14 +119,26 @@ def test_who_is_known_to_look_for_a_partner_is_asked_first_however_often_it_was_
 
 
 def test_who_was_named_by_the_peer_asked_last_is_asked_next_and_no_second_time_for_it() -> None:
-    search = after_proposal(Search({"c": 7}), "a", NotPaired(DeclineReason.BUSY, "c"), 0.0, 0.1, TERMS, Random(1))
+    busy = NotPaired(DeclineReason.BUSY, "c")
+    search = after_proposal(Search({"c": 7}), "a", busy, 0.0, 0.1, ["a", "b"], TERMS, Random(1))
     now_seconds = search.idle_until_seconds
     assert next_proposal(now_seconds, ["b", "c"], search, TERMS, Random(1)).peer == "c"
     assert next_proposal(now_seconds, ["b", "c"], search, TERMS, Random(1), seekers=["b"]).peer == "b"
     assert next_proposal(now_seconds, ["b"], search, TERMS, Random(1)).peer == "b"  # not one of ours
     assert next_proposal(now_seconds, ["b"], search, TERMS, Random(1), accepts=lambda peer: peer == "c").peer == "c"
-    after = after_proposal(search, "c", NotPaired(DeclineReason.BUSY), now_seconds, now_seconds, TERMS, Random(1))
+    after = after_proposal(search, "c", NotPaired(DeclineReason.BUSY), 1.0, 1.0, ["b", "c"], TERMS, Random(1))
     assert next_proposal(after.idle_until_seconds, ["b", "c"], after, TERMS, Random(1)).peer == "b"
+
+
+@pytest.mark.parametrize(("named", "asked"), [("another stranger", "a"), ("b", "b")])
+def test_whom_a_peer_names_that_was_named_itself_is_asked_only_if_we_would_ask_it_anyway(
+    named: str, asked: str
+) -> None:
+    candidates = ["a", "b"]
+    ended = NotPaired(DeclineReason.BUSY, named)
+    search = after_proposal(Search({"b": 7}), "stranger", ended, 0.0, 0.1, candidates, TERMS, Random(1))
+    move = next_proposal(search.idle_until_seconds, candidates, search, TERMS, Random(1), accepts=lambda peer: True)
+    assert move.peer == asked
 
 
 def test_the_latest_other_seeker_is_named_and_rather_one_that_is_known() -> None:
@@ -138,7 +152,7 @@ def test_pauses_begin_with_what_a_proposal_takes_and_grow_to_a_bound(took_second
     search, random = Search({}), Random(2)
     pauses = []
     for _ in range(20):
-        search = after_proposal(search, "a", NotPaired("unreachable"), 0.0, took_seconds, TERMS, random)
+        search = after_proposal(search, "a", NotPaired("unreachable"), 0.0, took_seconds, ["a"], TERMS, random)
         pauses.append(search.idle_until_seconds - took_seconds)
     assert 0.5 * first_seconds <= pauses[0] <= 1.5 * first_seconds
     assert 1.0 * first_seconds <= pauses[1] <= 3.0 * first_seconds
